@@ -1,0 +1,1 @@
+"""One attack a file, and the engine they share."""

@@ -1,0 +1,1 @@
+"""Networks, hybrid models, their trainers, and the weights that ship."""

@@ -1,0 +1,1 @@
+"""Robustness, calibration and OOD benchmark for classifiers that are also energy models."""

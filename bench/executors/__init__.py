@@ -1,0 +1,1 @@
+"""Where shards run: here, in spawned processes, on a cluster."""

@@ -1,0 +1,1 @@
+"""Out-of-distribution scores, one a file; higher means more in-distribution."""

@@ -1,0 +1,1 @@
+"""Which things to measure, one suite a file."""

@@ -1,0 +1,1 @@
+"""How to measure one thing."""
