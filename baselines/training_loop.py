@@ -1,0 +1,259 @@
+"""The training loop that all hybrid models share, with recovery from divergence.
+
+Same data, augmentation, epochs and selection for every objective, so that a table compares
+objectives. JEM's trainings diverge now and then (Grathwohl et al. 2019, arXiv 1912.03263; its
+authors restart from the last checkpoint with another seed): here each epoch that ends healthy is
+kept, and a divergence goes back to it with new noise and smaller steps.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from bench.errors import Diverged, InputError
+from bench.training import Event, TrainContext, Trained
+from bench.types import Dataset
+from bench.weights import write_weights
+
+from .batches import epoch_batches, flipped, pixels, shifted, stream, to_z
+from .hybrid import EnergyClassifier
+from .objectives import Step, Term
+from .snapshots import Progress, Snapshot, capture, load, restore, save
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(ABC):
+    """Options of every trainer here; noise is in z = 2x - 1, the papers' scale.
+
+    Attributes:
+        epochs: Passes over the training images.
+        batch_size: Images a step.
+        learning_rate: Adam's; times 0.3 after 80 % and again after 90 % of the epochs, as JEM.
+        warmup_steps: Steps over which the learning rate rises from 0.
+        input_noise_std: Standard deviation of the noise on training images.
+        shift: Largest random shift of a training image, in pixels.
+        flip: Mirror half of the training images.
+        max_restarts: Recoveries from divergence before giving up.
+        restart_factor: Factor on learning rate and sampler step for each recovery.
+        max_loss: A term of the loss beyond this, either way, is a divergence.
+        max_accuracy_drop: So is validation accuracy this far below the best.
+    """
+
+    epochs: int = 60
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+    warmup_steps: int = 100
+    input_noise_std: float = 0.1
+    shift: int = 0
+    flip: bool = False
+    max_restarts: int = 5
+    restart_factor: float = 0.5
+    max_loss: float = 100.0
+    max_accuracy_drop: float = 0.3
+
+    @abstractmethod
+    def terms(
+        self, shape: tuple[int, int, int], num_classes: int, generator: torch.Generator
+    ) -> dict[str, Term]:
+        """Return the terms of the objective, by name."""
+
+    def __call__(self, train: Dataset, validation: Dataset, context: TrainContext) -> Trained:
+        """Train ``context.model``, an `EnergyClassifier`.
+
+        Raises:
+            InputError: There are no labels, or the model is of another kind.
+            Diverged: More than ``max_restarts`` divergences; the last good weights are saved.
+        """
+        return Loop(self, train, validation, context).run()
+
+
+class Unhealthy(Exception):
+    """An epoch diverged; the message is the reason."""
+
+
+class Loop:
+    """One training under way."""
+
+    def __init__(
+        self, recipe: Recipe, train: Dataset, validation: Dataset, context: TrainContext
+    ) -> None:
+        if train.labels is None or validation.labels is None:
+            raise InputError(f"data set '{train.name}' has no labels; training needs them")
+        if not isinstance(context.model, EnergyClassifier):
+            raise InputError(
+                f"this trainer trains an EnergyClassifier, not {type(context.model).__name__}; "
+                "register the model with a trainer of its own (docs/add-a-trainer.md)"
+            )
+        self.recipe, self.context, self.model = recipe, context, context.model
+        self.device = context.device
+        self.images, self.labels = pixels(train), torch.from_numpy(train.labels)
+        self.validation_z = to_z(pixels(validation), self.device)
+        self.validation_y = torch.from_numpy(validation.labels).to(self.device)
+        fill = stream(self.device, context.seed, "memory")
+        self.terms = recipe.terms(train.shape, len(train.classes), fill)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=recipe.learning_rate)
+        self.progress = Progress()
+        self.best = copy.deepcopy(self.model.state_dict())
+        self.state_file = context.out / "state.pt"
+
+    def run(self) -> Trained:
+        """Train to the last epoch and return the best weights."""
+        progress = self.progress
+        good = self._resume() or self._capture()
+        while progress.epoch < self.recipe.epochs:
+            started = time.perf_counter()
+            try:
+                self._validate(self._epoch())
+            except Unhealthy as trouble:
+                self._roll_back(good, str(trouble))
+            progress.seconds += time.perf_counter() - started
+            good = self._capture()
+            save(self.state_file, good, progress, self.best)
+        self.model.load_state_dict(self.best)
+        return Trained(
+            model=self.model.eval(),
+            epochs=progress.epoch,
+            best_epoch=progress.best_epoch,
+            restarts=tuple(progress.restarts),
+            seconds=progress.seconds,
+        )
+
+    def _epoch(self) -> dict[str, float]:
+        """Take every step of one epoch; return the mean of each term."""
+        progress, recipe = self.progress, self.recipe
+        tries = len(progress.restarts)
+        generator = stream(self.device, self.context.seed, "epoch", progress.epoch, tries)
+        labelled = epoch_batches(len(self.labels), recipe.batch_size, generator)
+        unlabelled = epoch_batches(len(self.labels), recipe.batch_size, generator)
+        self.model.train()
+        totals: dict[str, list[float]] = {name: [] for name in self.terms}
+        for step, (rows, others) in enumerate(zip(labelled, unlabelled, strict=True)):
+            self._set_learning_rate(step)
+            for name, value in self._step(rows, others, generator).items():
+                totals[name].append(value)
+        return {name: sum(values) / len(values) for name, values in totals.items()}
+
+    def _step(self, rows: Tensor, others: Tensor, generator: torch.Generator) -> dict[str, float]:
+        """Take one step; return the value of each term."""
+        z = self._batch(rows, generator)
+        network = self.model.network
+        step = Step(
+            network=network,
+            z=z,
+            y=self.labels[rows].to(self.device),
+            logits=network(z),
+            unlabelled=self._batch(others, generator),
+            generator=generator,
+            caution=self._caution(),
+        )
+        losses = {name: term(step) for name, term in self.terms.items()}
+        values = {name: float(loss.detach()) for name, loss in losses.items()}
+        for name, value in values.items():
+            if not abs(value) <= self.recipe.max_loss:  # also true for NaN
+                raise Unhealthy(f"{name} is {value:.3g}, beyond {self.recipe.max_loss:g}")
+        self.optimizer.zero_grad()
+        torch.stack(list(losses.values())).sum().backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        return values
+
+    def _batch(self, rows: Tensor, generator: torch.Generator) -> Tensor:
+        """Return augmented training images in z."""
+        recipe = self.recipe
+        z = to_z(self.images[rows], self.device)
+        if recipe.shift:
+            z = shifted(z, recipe.shift, generator)
+        if recipe.flip:
+            z = flipped(z, generator)
+        noise = torch.randn(z.shape, generator=generator, device=self.device)
+        return z + recipe.input_noise_std * noise
+
+    def _validate(self, losses: dict[str, float]) -> None:
+        """Close a healthy epoch: measure it, keep the weights if they are the best, tell."""
+        if not all(bool(w.isfinite().all()) for w in self.model.state_dict().values()):
+            raise Unhealthy("a weight is not finite")
+        progress, recipe = self.progress, self.recipe
+        accuracy, nll = self._evaluate()
+        if not accuracy >= progress.best_accuracy - recipe.max_accuracy_drop:
+            raise Unhealthy(
+                f"validation accuracy fell to {accuracy:.3f} from {progress.best_accuracy:.3f}"
+            )
+        progress.epoch += 1
+        if (accuracy, -nll) > (progress.best_accuracy, -progress.best_nll):
+            progress.best_accuracy, progress.best_nll = accuracy, nll
+            progress.best_epoch = progress.epoch
+            self.best = copy.deepcopy(self.model.state_dict())
+        values = {"loss": sum(losses.values()), **losses}
+        values |= {"validation_accuracy": accuracy, "validation_nll": nll}
+        self._tell("epoch", values=values)
+
+    @torch.no_grad()
+    def _evaluate(self) -> tuple[float, float]:
+        """Return accuracy and mean negative log-likelihood on the clean validation images."""
+        self.model.eval()
+        parts = [self.model.network(z) for z in torch.split(self.validation_z, 512)]
+        log_p = torch.cat(parts).double().log_softmax(dim=1)
+        hit = log_p.argmax(dim=1) == self.validation_y
+        nll = -log_p.gather(1, self.validation_y[:, None]).mean()
+        return float(hit.double().mean()), float(nll)
+
+    def _caution(self) -> float:
+        return float(self.recipe.restart_factor ** len(self.progress.restarts))
+
+    def _set_learning_rate(self, step: int) -> None:
+        recipe, epoch = self.recipe, self.progress.epoch
+        steps_done = epoch * max(1, len(self.labels) // recipe.batch_size) + step + 1
+        rate = recipe.learning_rate * self._caution()
+        rate *= min(1.0, steps_done / max(1, recipe.warmup_steps))
+        for mark in (0.8, 0.9):
+            rate *= 0.3 if epoch >= mark * recipe.epochs else 1.0
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+
+    def _roll_back(self, good: Snapshot, reason: str) -> None:
+        """Return to the last good state with new noise and smaller steps, or give up."""
+        epoch, restarts = self.progress.epoch, self.progress.restarts
+        most = self.recipe.max_restarts
+        if len(restarts) >= most:
+            self._give_up(good, reason)
+        restore(good, self.model, self.optimizer, self.terms)
+        factor = self.recipe.restart_factor ** (len(restarts) + 1)
+        restarts.append({"epoch": epoch + 1, "reason": reason, "factor": factor})
+        self._tell(
+            "restart",
+            message=f"diverged in epoch {epoch + 1} ({reason}); going on from epoch {epoch} with "
+            f"new noise and steps times {factor:g} (restart {len(restarts)} of {most})",
+        )
+
+    def _give_up(self, good: Snapshot, reason: str) -> NoReturn:
+        epoch, path = self.progress.epoch, self.context.out / "last-good.safetensors"
+        write_weights(path, good.model, {"epoch": epoch})
+        raise Diverged(
+            f"training diverged in epoch {epoch + 1} ({reason}) after "
+            f"{len(self.progress.restarts)} restarts with smaller steps; the last good weights, of "
+            f"epoch {epoch}, are in {path}; try another seed, a smaller learning_rate or "
+            "sgld_step_size, or more sgld_steps"
+        )
+
+    def _resume(self) -> Snapshot | None:
+        if not (self.context.resume and self.state_file.exists()):
+            return None
+        good, progress, self.best = load(self.state_file)
+        vars(self.progress).update(vars(progress))
+        restore(good, self.model, self.optimizer, self.terms)
+        self._tell("resume", message=f"going on after epoch {progress.epoch}")
+        return good
+
+    def _capture(self) -> Snapshot:
+        return capture(self.model, self.optimizer, self.terms)
+
+    def _tell(self, kind: str, values: dict[str, float] | None = None, message: str = "") -> None:
+        self.context.events(
+            Event(kind, self.progress.epoch, self.recipe.epochs, values or {}, message)
+        )
