@@ -1,14 +1,16 @@
 """Data sets by name: registered ones, files, and sets made in the likeness of another.
 
-load_dataset("digits", split="train")
-load_dataset("constant", like="digits", n=500, seed=0)
-load_dataset("folder:photos?size=32", like="cifar10", root=Path("data"))
+For example:
+
+    load_dataset("digits", split="train")
+    load_dataset("constant", like="digits", n=500, seed=0)
+    load_dataset("folder:photos?size=32", like="cifar10", root=Path("data"))
 """
 
 from __future__ import annotations
 
 import inspect
-import tomllib
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,13 +18,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.errors import InputError, UnknownName, Unsupported
-from bench.imagefiles import READERS
+from bench.imagefolder import read_folder
+from bench.npzfile import read_npz
 from bench.registry import DATASETS
+from bench.specs import Spec, check_options, parse_spec
 from bench.types import Array, Dataset
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+READERS: dict[str, Callable[..., Dataset]] = {"npz": read_npz, "folder": read_folder}
+SPLITS = ("train", "validation", "test")
+MADE = ("like", "n", "seed")  # what every out-of-distribution factory takes, given by name only
 
 
 def load_dataset(
@@ -57,50 +65,31 @@ def load_dataset(
         InputError: An option, a file or a shape is not what it must be.
         Unsupported: Files are missing, or the set lacks the split that is asked for.
     """
-    stem, found = parse_spec(name)
-    options = {**found, **options}
-    n, seed = options.pop("n", n), options.pop("seed", seed)
-    _check_count(name, "n", n)
-    _check_count(name, "limit", limit)
+    spec = parse_spec(name, READERS, "data set")
+    options = {**spec.options, **options}
+    like = options.pop("like", like)
+    n = _whole(name, "n", options.pop("n", n), 1)
+    limit = _whole(name, "limit", limit, 1)
+    seed = _whole(name, "seed", options.pop("seed", seed), 0) or 0
+    if split not in SPLITS:
+        raise InputError(f"'{name}' has no split '{split}'; expected one of {', '.join(SPLITS)}")
     root = None if root is None else Path(root)
-    scheme, colon, rest = stem.partition(":")
-    if colon and scheme in READERS:
+    if spec.scheme:
         reference = _reference(like, root, download, must_have_validation=False)
-        if scheme == "folder" and reference is not None:
-            options.setdefault("channels", reference.shape[0])
-        dataset = READERS[scheme](Path(rest), split, **_known(name, READERS[scheme], options))
-        dataset = replace(dataset, name=name)
+        dataset = _from_files(spec, name, split, reference, options)
     else:
-        facts = DATASETS.entry(stem).facts
-        reuses = bool(facts.get("ood") and facts.get("reuses_images", True))
+        entry = DATASETS.entry(spec.rest)
+        check_options("data set", name, options, _takes(entry.target, options))
+        reuses = "ood" in entry.facts and entry.facts.get("reuses_images", True)
         reference = _reference(like, root, download, must_have_validation=reuses)
-        factory = DATASETS[stem]
-        given = _known(name, factory, options)
-        if facts.get("ood"):
-            given |= _ood_arguments(name, reference, n, seed)
-        if "download" in inspect.signature(factory).parameters:
-            given.setdefault("download", download)
-        dataset = factory(split, root, **given)
+        if "ood" in entry.facts:
+            options |= _ood_arguments(name, reference, n, seed)
+        if "download" in _takes(entry.target):
+            options.setdefault("download", download)
+        dataset = entry.target(split, root, **options)
     if reference is not None:
         _check_shape(dataset, reference)
     return take(dataset, min(n or len(dataset), limit or len(dataset)))
-
-
-def parse_spec(spec: str) -> tuple[str, dict[str, Any]]:
-    """Split ``name?key=value&...`` into the name and its options, typed as TOML values."""
-    stem, mark, query = spec.partition("?")
-    options: dict[str, Any] = {}
-    for pair in query.split("&") if mark else ():
-        key, equals, text = pair.partition("=")
-        if not (equals and key.isidentifier()):
-            raise InputError(
-                f"'{pair}' in '{spec}' is not an option; expected 'name?key=value&key=value'"
-            )
-        try:
-            options[key] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            options[key] = text
-    return stem, options
 
 
 def take(dataset: Dataset, count: int) -> Dataset:
@@ -131,25 +120,34 @@ def to_tensor(images: Array, device: torch.device | str | None = None) -> Tensor
     return tensor.float().div_(255) if images.dtype == np.uint8 else tensor
 
 
-def _check_count(name: str, what: str, value: Any) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+def _whole(name: str, what: str, value: Any, least: int) -> int | None:
+    """Return a count or seed, or refuse what is not a whole number."""
+    if value is None:
+        return None
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
         raise InputError(
-            f"'{name}' was asked for with {what}={value}; expected a whole number >= 1"
+            f"'{name}' was asked for with {what}={value!r}; expected a whole number, "
+            f"{least} or more"
         )
+    return int(value)
 
 
-def _known(name: str, factory: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options, or refuse one that the factory does not take."""
+def _from_files(
+    spec: Spec, name: str, split: str, like: Dataset | None, options: dict[str, Any]
+) -> Dataset:
+    reader = READERS[spec.scheme]
+    known = _takes(reader)
+    check_options("data set", name, options, known)
+    if like is not None and "channels" in known:
+        options = {"channels": like.shape[0], **options}
+    return replace(reader(Path(spec.rest), split, **options), name=name)
+
+
+def _takes(factory: Callable[..., Dataset], options: Iterable[str] = ()) -> list[str]:
+    """Return the names of a factory's options; with ``**options`` it takes whatever is given."""
     parameters = inspect.signature(factory).parameters.values()
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return dict(options)
-    own = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-    known = [k for k in own if k not in ("like", "n", "seed")]
-    for key in options:
-        if key not in known:
-            takes = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise InputError(f"data set '{name}' has no option '{key}'; {takes}")
-    return dict(options)
+    named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in MADE]
+    return named + [o for o in options if any(p.kind is p.VAR_KEYWORD for p in parameters)]
 
 
 def _ood_arguments(name: str, like: Dataset | None, n: int | None, seed: int) -> dict[str, Any]:
