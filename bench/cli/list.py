@@ -1,0 +1,55 @@
+"""``bench list``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+KINDS = ("models", "trainers", "networks", "attacks", "datasets", "scores", "metrics", "suites")
+
+
+@click.command("list")
+@click.argument("kind", required=False)
+@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True)
+def command(kind: str | None, runs: Path) -> None:
+    """List what is registered: models, trainers, networks, attacks, datasets, scores, metrics,
+    suites; or 'runs': what was run.
+    """
+    from bench.errors import UnknownName
+
+    if kind is not None and kind not in (*KINDS, "runs"):
+        raise UnknownName("kind of thing to list", kind, (*KINDS, "runs"))
+    if kind == "runs":
+        _list_runs(runs)
+        return
+    from bench.registry import REGISTRIES
+
+    for name in [kind] if kind else KINDS:
+        _list_entries(name, REGISTRIES[name].entries())
+
+
+def _list_entries(kind: str, entries: list) -> None:  # type: ignore[type-arg]
+    click.secho(kind, bold=True)
+    for entry in entries:
+        options = ", ".join(f"{k}={v!r}" for k, v in entry.options.items())
+        click.echo(f"  {entry.name:22} {entry.summary}")
+        if options:
+            click.secho(f"  {'':22} {options}", dim=True)
+
+
+def _list_runs(root: Path) -> None:
+    import json
+
+    from bench.store import Store
+
+    store = Store(root)
+    ids = store.runs()
+    if not ids:
+        click.echo(f"no runs in '{root}'; start one with 'bench run --model jem --suite ood'")
+    for run_id in ids:
+        header = store.read_header(run_id)
+        request = json.loads(header["request"]) if header else {}
+        state = "complete" if header and header.get("complete") else "has failures"
+        models, suites = ",".join(request.get("models", ())), ",".join(request.get("suites", ()))
+        click.echo(f"{run_id}  {models}  {suites}  {request.get('dataset')}  {state}")

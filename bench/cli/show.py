@@ -1,0 +1,38 @@
+"""``bench show``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from bench.errors import UnknownName
+
+
+@click.command("show")
+@click.argument("run")
+@click.option("--metric", help="What out-of-distribution tables show.  [default: auroc]")
+@click.option("--format", "format_", default="table", show_default=True,
+              help="table, markdown, csv, json or latex.")
+@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True,
+              help="Folder of results.")
+def command(run: str, metric: str | None, format_: str, runs: Path) -> None:
+    """Print one stored run: what was asked, the versions, the leaderboards, the failures."""
+    from bench.cli.run import print_records
+    from bench.store import Store
+
+    store = Store(runs)
+    header = store.read_header(run)
+    if header is None:
+        raise UnknownName("run", run, store.runs(), "'bench list runs' shows all")
+    if format_ == "table":
+        click.echo(f"run {run}")
+        for key, value in json.loads(header["request"]).items():
+            if value not in (None, False, {}, []):
+                click.echo(f"  {key}: {value}")
+        click.echo("  versions: " + ", ".join(f"{k} {v}" for k, v in header["versions"].items()))
+        click.echo()
+    print_records(store.read_records(run), format_, metric)
+    for trace in header.get("traces", ()):
+        click.echo(trace, err=True)

@@ -1,0 +1,148 @@
+"""What code and weights are, as digests: two results share a key only if all of it is equal.
+
+A digest of code covers the files of the given objects and, through their import statements, every
+file of the same package that they use. Comments count: a changed file is a changed file.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import inspect
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+# Words, messages and look-ups: no number depends on them, so an edit there keeps every result.
+WITHOUT_ARITHMETIC = frozenset(
+    {"bench", "bench.errors", "bench.types", "bench.registry", "bench.context", "bench.specs"}
+)
+
+
+def canonical_json(value: Any) -> str:
+    """Return JSON with sorted keys, the same text for equal values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+
+
+def sha256_text(*parts: str) -> str:
+    """Return the digest of texts; their borders count."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode()
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()
+
+
+def sha256_file(path: Path) -> str:
+    """Return the digest of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def source_digest(objects: Iterable[Any]) -> str:
+    """Return the digest of the source behind functions, classes or instances."""
+    files: dict[str, str] = {}
+    for thing in objects:
+        target = thing if inspect.isfunction(thing) or inspect.isclass(thing) else type(thing)
+        files.update(_closure(target.__module__))
+    return sha256_text(*(f"{name}={sha}" for name, sha in sorted(files.items())))
+
+
+def _closure(module: str) -> dict[str, str]:
+    """Return module name to file digest, for a module and all it imports from its package."""
+    found: dict[str, str] = {}
+    todo = [module]
+    while todo:
+        name = todo.pop()
+        if name in found or name in WITHOUT_ARITHMETIC:
+            continue
+        path = _source_file(name)
+        if path is None:
+            continue
+        found[name] = sha256_file(path)
+        todo += [n for n in _imports(name, path) if _same_home(n, module)]
+    # The name of a file loaded from a path holds that path; results must not depend on it.
+    return {_public_name(name): sha for name, sha in found.items()}
+
+
+def _public_name(name: str) -> str:
+    return Path(getattr(sys.modules.get(name), "__file__", name) or name).name + ":" + (
+        "" if name.startswith("bench_user_") else name
+    )
+
+
+@lru_cache(maxsize=4096)
+def _source_file(name: str) -> Path | None:
+    module = sys.modules.get(name)
+    origin = getattr(module, "__file__", None)
+    if origin is None:
+        try:
+            spec = importlib.util.find_spec(name)
+        except (ImportError, ValueError, AttributeError):
+            return None
+        origin = spec.origin if spec else None
+    path = Path(origin) if origin else None
+    return path if path and path.suffix == ".py" and path.is_file() else None
+
+
+def _imports(name: str, path: Path) -> Iterator[str]:
+    """Yield the modules that a file imports, submodules included."""
+    is_package = path.name == "__init__.py"
+    parts = name.split(".")
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = parts[: len(parts) - node.level + is_package] if node.level else []
+            source = ".".join([*base, *([node.module] if node.module else [])])
+            yield source
+            yield from (f"{source}.{alias.name}" for alias in node.names)
+
+
+def _same_home(name: str, module: str) -> bool:
+    """Say whether a module belongs to the package, or the folder, of another."""
+    if name.split(".")[0] == module.split(".")[0]:
+        return True
+    mine, its = _source_file(module), _source_file(name)
+    loaded_from_path = module.startswith("bench_user_")
+    return bool(loaded_from_path and mine and its and its.is_relative_to(mine.parent))
+
+
+def model_digest(model: nn.Module, origin: Iterable[Any] = ()) -> str:
+    """Return the digest of a model: weights, structure, plain attributes and source.
+
+    Args:
+        model: The model.
+        origin: Functions that built it; their source counts too.
+    """
+    from bench.weights import weights_sha256
+
+    # A repr can hold addresses, which differ from process to process.
+    structure = re.sub(r" at 0x[0-9a-f]+", "", repr(model))
+    attributes = {
+        f"{name}.{key}": value
+        for name, module in model.named_modules()
+        for key, value in vars(module).items()
+        if not key.startswith("_") and key != "training" and _is_plain(value)
+    }
+    classes = {type(m) for m in model.modules() if type(m).__module__.split(".")[0] != "torch"}
+    return sha256_text(
+        weights_sha256(model),
+        structure,
+        canonical_json(attributes),
+        source_digest([*sorted(classes, key=lambda c: c.__qualname__), *origin]),
+    )
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(_is_plain(v) for v in value)
+    return value is None or isinstance(value, bool | int | float | str)

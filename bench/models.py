@@ -1,0 +1,313 @@
+"""Find, build and load the model that a text names.
+
+    jem                              registered, with weights that ship or were trained here
+    ckpt:NETWORK@FILE?mean=..&std=.. a registered network with a file of weights
+    py:PACKAGE.MODULE:FACTORY        a factory in an importable module
+    py:PATH/FILE.py:FACTORY          a factory in a file; this runs the file
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from bench.digest import model_digest
+from bench.errors import BenchError, CheckpointError, InputError, ModelError
+from bench.refinement import Refined, is_stochastic
+from bench.registry import MODELS, NETWORKS
+from bench.specs import Spec, check_options, parse_spec
+from bench.types import Dataset
+from bench.weights import find_weights, load_into, read_card, read_weights, weights_sha256
+from bench.wrapping import wrap
+
+SCHEMES = ("ckpt", "py")
+DEFAULT_NETWORK_OF_CKPT_SCALE = 0.5  # mean and std of ckpt: models: z = 2x - 1, as in the papers
+
+
+@dataclass(frozen=True)
+class ModelRef:
+    """Which model: enough to load it in another process.
+
+    Attributes:
+        spec: A text as above, or the module itself.
+        dataset: Name of the data set whose weights are meant.
+        network: Architecture, for a registered model; ``None``: its default.
+        checkpoint: A file of weights instead of those found by name.
+        refine_steps: N of JEM-N; 0: no refinement.
+        input_noise: Standard deviation of the protocol's input noise, x units. A refined model
+            adds it to each chain.
+        folders: Where `bench train` left weights.
+        trust: Whether files that run code may be loaded.
+    """
+
+    spec: str | nn.Module
+    dataset: str
+    network: str | None = None
+    checkpoint: str | None = None
+    refine_steps: int = 0
+    input_noise: float = 0.0
+    folders: tuple[str, ...] = ()
+    trust: bool = False
+
+    @property
+    def name(self) -> str:
+        """What to call the model."""
+        return self.spec if isinstance(self.spec, str) else type(self.spec).__name__
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to run, and what a record says of it.
+
+    ``digest`` is of the model as it is attacked and asked for logits; ``plain_digest`` of the
+    classifier behind the refinement, which the scores use.
+    """
+
+    module: nn.Module
+    name: str
+    label: str
+    variant: Mapping[str, Any]
+    network: str | None
+    weights_sha256: str
+    digest: str
+    plain_digest: str
+    card: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether the logits depend on noise."""
+        return is_stochastic(self.module)
+
+
+def load(ref: ModelRef, dataset: Dataset) -> LoadedModel:
+    """Return the model of ``ref`` for the images of ``dataset``, in evaluation mode, on the CPU.
+
+    Raises:
+        UnknownName: No such model, network, scheme or option.
+        CheckpointError: There are no weights, or they do not fit.
+        ModelError: A factory of the user's raised, or returned no `nn.Module`.
+    """
+    origin: list[Any] = []
+    card: Mapping[str, Any] = {}
+    network: str | None = None
+    if isinstance(ref.spec, nn.Module):
+        plain = ref.spec
+    else:
+        spec = parse_spec(ref.spec, SCHEMES, "model")
+        build = {"": _registered, "ckpt": _from_checkpoint, "py": _from_factory}[spec.scheme]
+        plain, network, card = build(spec, ref, dataset, origin)
+    plain.eval()
+    plain_digest = model_digest(plain, origin)
+    module, digest = plain, plain_digest
+    if ref.refine_steps or ref.input_noise:
+        module = Refined(plain, steps=ref.refine_steps, input_noise=ref.input_noise).eval()
+        digest = model_digest(module, origin)
+    variant: dict[str, Any] = {"refine_steps": ref.refine_steps}
+    return LoadedModel(
+        module=module,
+        name=ref.name,
+        label=label_of(ref),
+        variant=variant,
+        network=network,
+        weights_sha256=weights_sha256(plain),
+        digest=digest,
+        plain_digest=plain_digest,
+        card=card,
+    )
+
+
+def label_of(ref: ModelRef) -> str:
+    """Return the row label: ``jem``, or ``jem-10`` after ten refinement steps."""
+    name = ref.name
+    if name.startswith("py:"):
+        name = "py:" + Path(name[3:].partition("?")[0]).name
+    elif name.startswith("ckpt:"):
+        head, _, path = name.partition("@")
+        name = f"{head}@{Path(path.partition('?')[0]).name}"
+    return f"{name}-{ref.refine_steps}" if ref.refine_steps else name
+
+
+Built = tuple[nn.Module, str | None, Mapping[str, Any]]
+
+
+def _registered(spec: Spec, ref: ModelRef, dataset: Dataset, origin: list[Any]) -> Built:
+    entry = MODELS.entry(spec.rest)
+    if ref.network is not None:
+        NETWORKS.entry(ref.network)
+    network = ref.network or default_network(dataset)
+    path: Path | None
+    if ref.checkpoint is not None:
+        path = Path(ref.checkpoint)
+    else:
+        path = find_weights(spec.rest, ref.dataset, network, [Path(f) for f in ref.folders])
+    needs_weights = entry.facts.get("trainer") is not None
+    if path is None and needs_weights:
+        raise CheckpointError(
+            f"there are no weights of model '{spec.rest}' for data set '{ref.dataset}' and "
+            f"network '{network}'; train them with 'bench train --model {spec.rest} "
+            f"--dataset {ref.dataset} --network {network}', or give --checkpoint FILE"
+        )
+    check_options("model", spec.rest, spec.options, entry.options)
+    origin.append(entry.target)
+    module = _call(
+        entry.target,
+        f"model '{spec.rest}'",
+        {"dataset": dataset, "network": network, "checkpoint": path, "trust": ref.trust},
+        spec.options,
+    )
+    return module, network if needs_weights else None, read_card(path) if path else {}
+
+
+def default_network(dataset: Dataset) -> str:
+    """Return the registered network that is the default for images of this size."""
+    side = max(dataset.shape[1:])
+    fitting = [e for e in NETWORKS.entries() if e.facts.get("default_up_to", 0) >= side]
+    if not fitting:
+        raise InputError(
+            f"no network is the default for images of {dataset.shape}; name one with --network "
+            "('bench list networks' shows all)"
+        )
+    return min(fitting, key=lambda e: int(e.facts["default_up_to"])).name
+
+
+def _from_checkpoint(spec: Spec, ref: ModelRef, dataset: Dataset, origin: list[Any]) -> Built:
+    network, at, file = spec.rest.partition("@")
+    if not at or not network or not file:
+        raise InputError(f"'{ref.spec}' is not ckpt:NETWORK@FILE")
+    entry = NETWORKS.entry(network)
+    options = dict(spec.options)
+    mean = options.pop("mean", DEFAULT_NETWORK_OF_CKPT_SCALE)
+    std = options.pop("std", DEFAULT_NETWORK_OF_CKPT_SCALE)
+    check_options("network", network, options, entry.options)
+    module: nn.Module = entry.target(dataset.shape, len(dataset.classes), **options)
+    state, _ = read_weights(Path(file), trust=ref.trust)
+    load_into(module, state, where=file)
+    origin.append(entry.target)
+    return wrap(module, mean, std), network, {}
+
+
+def _from_factory(spec: Spec, ref: ModelRef, dataset: Dataset, origin: list[Any]) -> Built:
+    place, colon, name = spec.rest.rpartition(":")
+    if not colon or not place or not name:
+        raise InputError(
+            f"'{ref.spec}' is not py:PACKAGE.MODULE:FACTORY or py:PATH/FILE.py:FACTORY"
+        )
+    module = _import_file(Path(place)) if place.endswith(".py") else _import_module(place)
+    factory = getattr(module, name, None)
+    if not callable(factory):
+        public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        from bench.errors import UnknownName
+
+        raise UnknownName(f"function of '{place}'", name, public)
+    origin.append(factory)
+    given = {"dataset": dataset, "network": ref.network, "checkpoint": ref.checkpoint}
+    return _call(factory, f"'{ref.spec}'", given, spec.options), None, {}
+
+
+def _import_module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"module '{name}' does not import ({error}); install it, or write "
+            "py:PATH/FILE.py:FACTORY"
+        ) from error
+    except Exception as error:
+        raise ModelError(f"module '{name}' raised {type(error).__name__}: {error}") from error
+
+
+def _import_file(path: Path) -> Any:
+    """Import a file under a name made from its path; its neighbours can be imported from it."""
+    path = path.resolve()
+    if not path.is_file():
+        raise InputError(f"there is no file '{path}'; expected py:PATH/FILE.py:FACTORY")
+    tag = hashlib.sha256(str(path).encode() + path.read_bytes()).hexdigest()[:16]
+    name = f"bench_user_{tag}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise ModelError(f"'{path}' raised {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(str(path.parent))
+    return module
+
+
+def _call(
+    factory: Callable[..., Any],
+    what: str,
+    given: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> nn.Module:
+    """Call a factory with what it takes of ``given`` and all of ``options``."""
+    parameters = inspect.signature(factory).parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    arguments = {k: v for k, v in given.items() if k in parameters}
+    if not takes_all:
+        check_options("model", what.strip("'"), options, set(parameters) - set(given))
+    try:
+        module = factory(**arguments, **options)
+    except BenchError:
+        raise
+    except Exception as error:
+        raise ModelError(f"{what} raised {type(error).__name__}: {error}") from error
+    if not isinstance(module, nn.Module):
+        raise ModelError(
+            f"{what} returned {type(module).__name__}; expected a torch.nn.Module whose forward "
+            "takes float32 images in [0, 1] and returns logits"
+        )
+    return module
+
+
+def load_model(
+    spec: str | nn.Module,
+    *,
+    dataset: str = "digits",
+    network: str | None = None,
+    checkpoint: str | Path | None = None,
+    refine_steps: int = 0,
+    data_root: str | Path | None = None,
+    folders: Sequence[str | Path] = ("runs/weights",),
+    trust: bool = False,
+) -> nn.Module:
+    """Return the model that ``spec`` names, in evaluation mode: the Python face of ``--model``.
+
+    Args:
+        spec: A registered name, ``ckpt:…``, ``py:…``, or a module.
+        dataset: Which data set its weights are for.
+        network: Its architecture; the default is chosen by the size of the images.
+        checkpoint: A file of weights instead of those that ship or were trained here.
+        refine_steps: N of JEM-N.
+        data_root: Where data sets lie.
+        folders: Where to look for weights that `bench train` left.
+        trust: Whether a file that runs code may be loaded.
+    """
+    from bench.data import load_dataset
+
+    ref = ModelRef(
+        spec=spec,
+        dataset=dataset,
+        network=network,
+        checkpoint=None if checkpoint is None else str(checkpoint),
+        refine_steps=refine_steps,
+        folders=tuple(str(f) for f in folders),
+        trust=trust,
+    )
+    root = None if data_root is None else Path(data_root)
+    return load(ref, load_dataset(dataset, root=root)).module

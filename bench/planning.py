@@ -1,0 +1,234 @@
+"""From a request to shards: which tasks each model gets, and the key of every shard."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bench.data import load_dataset
+from bench.digest import canonical_json, sha256_text, source_digest
+from bench.models import LoadedModel, ModelRef, load
+from bench.records import SCHEMA
+from bench.registry import ATTACKS, SUITES
+from bench.request import Request
+from bench.specs import check_options
+from bench.tasks.base import DataRef, Measure, Plan, Task, identity
+from bench.types import Dataset
+from bench.work import Job, ShardRequest, dataset_of
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """A slice of a measure and the key of its results."""
+
+    key: str
+    measure: Measure
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """A task of a suite, and the shards of each of its measures by `identity`."""
+
+    suite: str
+    suite_version: int
+    task: Task
+    shards: Mapping[str, tuple[ShardPlan, ...]]
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """All that one row of the leaderboard needs."""
+
+    ref: ModelRef
+    model: LoadedModel
+    tasks: tuple[TaskPlan, ...]
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """A request resolved: models loaded, tasks planned, keys known."""
+
+    request: Request
+    inside: DataRef
+    dataset: Dataset
+    models: tuple[ModelPlan, ...] = field(default=())
+
+    def shards(self) -> Iterator[tuple[ModelPlan, ShardPlan]]:
+        """Yield every shard once, with the first model that needs it."""
+        seen = set()
+        for model in self.models:
+            for task in model.tasks:
+                for shards in task.shards.values():
+                    for shard in shards:
+                        if shard.key not in seen:
+                            seen.add(shard.key)
+                            yield model, shard
+
+
+def plan_run(request: Request, folders: Sequence[str], module: Any = None) -> RunPlan:
+    """Return the plan of a request.
+
+    Args:
+        request: What is asked for.
+        folders: Where `bench train` leaves weights.
+        module: A model in memory, in place of the one name in ``request.models``.
+
+    Raises:
+        BenchError: A name, an option, a file of weights or a data set is not what it must be;
+            nothing has been computed yet.
+    """
+    suites = _suites(request)
+    inside = DataRef(
+        spec=request.dataset,
+        limit=request.limit,
+        root=request.data_root,
+        download=request.download,
+    )
+    dataset = load_dataset(
+        request.dataset,
+        root=None if request.data_root is None else Path(request.data_root),
+        limit=request.limit,
+        download=request.download,
+    )
+    models = []
+    for name in request.models:
+        for steps in request.refine_steps:
+            ref = ModelRef(
+                spec=name if module is None else module,
+                dataset=request.dataset,
+                network=request.network,
+                checkpoint=request.checkpoint,
+                refine_steps=steps,
+                input_noise=request.input_noise,
+                folders=tuple(folders),
+                trust=request.trust,
+            )
+            models.append(_plan_model(ref, request, suites, inside, dataset))
+    return RunPlan(request, inside, dataset, tuple(models))
+
+
+def _suites(request: Request) -> dict[str, tuple[int, Any]]:
+    """Return the suites with their options set; every name in ``--set`` must be known."""
+    suites = {}
+    for name in request.suites:
+        entry = SUITES.entry(name)
+        options = dict(request.settings.get(name, {}))
+        check_options("suite", name, options, entry.options)
+        if "settings" in entry.options:  # a suite that hands options on, e.g. to attacks
+            options["settings"] = {
+                k: dict(v) for k, v in request.settings.items() if k not in SUITES
+            }
+        suites[name] = int(entry.facts.get("version", 1)), entry.target(**_tuples(options))
+    for name, options in request.settings.items():
+        if name not in SUITES:
+            known = ATTACKS.entry(name).options
+            check_options("attack", name, options, known)
+    return suites
+
+
+def _tuples(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+
+
+def _plan_model(
+    ref: ModelRef,
+    request: Request,
+    suites: Mapping[str, tuple[int, Any]],
+    inside: DataRef,
+    dataset: Dataset,
+) -> ModelPlan:
+    model = load(ref, dataset)
+    plan = Plan(
+        dataset=dataset,
+        data=inside,
+        stochastic=ref.refine_steps > 0,
+        input_noise=request.input_noise,
+    )
+    tasks = []
+    for suite, (number, maker) in suites.items():
+        for task in maker.tasks(plan):
+            shards = {
+                identity(measure): tuple(_cut(measure, model, request, dataset))
+                for measure in task.measures
+            }
+            tasks.append(TaskPlan(suite, number, task, shards))
+    return ModelPlan(ref, model, tuple(tasks))
+
+
+def _cut(
+    measure: Measure, model: LoadedModel, request: Request, inside: Dataset
+) -> Iterator[ShardPlan]:
+    """Yield the slices of a measure; their borders never depend on the machine."""
+    images = dataset_of(measure.data)
+    digests = {"full": model.digest, "plain": model.plain_digest, "none": ""}
+    common = {
+        "schema": SCHEMA,
+        "measure": type(measure).__qualname__,
+        "name": measure.name,
+        "settings": measure.settings(),
+        "code": source_digest(measure.code()),
+        "model": digests[measure.uses_model],
+        "classes": len(inside.classes),
+        "seed": request.seed,
+        "versions": {"torch": torch.__version__.partition("+")[0]},
+    }
+    for start in range(0, len(images), measure.images_per_shard):
+        stop = min(start + measure.images_per_shard, len(images))
+        content = _slice_digest(images, start, stop)
+        key = sha256_text(canonical_json({**common, "start": start, "images": content}))
+        yield ShardPlan(key, measure, start, stop)
+
+
+def _slice_digest(images: Dataset, start: int, stop: int) -> str:
+    digest = hashlib.sha256(f"{images.images.dtype}{images.images[start:stop].shape}".encode())
+    digest.update(np.ascontiguousarray(images.images[start:stop]).tobytes())
+    if images.labels is not None:
+        digest.update(images.labels[start:stop].tobytes())
+    return digest.hexdigest()
+
+
+def jobs_of(
+    missing: Sequence[tuple[ModelPlan, ShardPlan]],
+    plan: RunPlan,
+    device: str,
+    micro_batch: int,
+    threads: int,
+) -> list[Job]:
+    """Return jobs that bundle missing shards of one model and one slice of images."""
+    groups: dict[tuple[Any, ...], list[tuple[ModelPlan, ShardPlan]]] = {}
+    for model, shard in missing:
+        ref = None if shard.measure.uses_model == "none" else id(model)
+        group = (ref, shard.measure.data, shard.start, shard.stop)
+        groups.setdefault(group, []).append((model, shard))
+    return [
+        Job(
+            model=None if ref is None else members[0][0].ref,
+            inside=plan.inside,
+            data=data,
+            start=start,
+            stop=stop,
+            shards=tuple(ShardRequest(s.key, s.measure) for _, s in members),
+            seed=plan.request.seed,
+            device=device,
+            micro_batch=micro_batch,
+            threads=threads,
+        )
+        for (ref, data, start, stop), members in groups.items()
+    ]
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that stand in every record."""
+    names = {"bench": "robust-ood-bench", "torch": "torch", "numpy": "numpy"}
+    names["scikit-learn"] = "scikit-learn"
+    return {"python": platform.python_version()} | {k: version(v) for k, v in names.items()}

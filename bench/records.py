@@ -1,0 +1,120 @@
+"""One cell of a leaderboard, with all that is needed to believe it or run it again."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from bench.errors import StoreError
+from bench.types import Status
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """A value, its interval, and what it was computed from.
+
+    Attributes:
+        schema: Version of this format; a reader refuses a newer one.
+        run: Identity of the run.
+        model: What was asked for, e.g. ``jem``; empty for scores that need no model.
+        label: The row of a table, e.g. ``JEM-10``.
+        variant: What distinguishes rows of one model, e.g. ``{"refine_steps": 10}``.
+        network: The architecture, where it is known.
+        weights_sha256: Digest of the weights.
+        dataset: The in-distribution data set.
+        suite, suite_version: The suite that asked.
+        protocol: ``default`` or ``paper``.
+        task: What was measured, e.g. ``ood/interp``.
+        metric: The name of the number.
+        value, low, high: The number and its interval at ``level``; ``None`` when not finite.
+        interval: How the interval was made.
+        n, n_ood: How many images.
+        settings: What determines the number besides all the above; nothing of the machine.
+        details: Numbers that belong beside the value, e.g. the ties among verdicts.
+        seed: The run's seed.
+        versions: Versions of what computed it.
+        seconds: Computing time of the shards behind it.
+        status: ``ok``, ``n/a`` or ``failed``.
+        note: The reason of a missing number, or what a reader must know.
+    """
+
+    schema: int = SCHEMA
+    run: str
+    model: str
+    label: str
+    variant: Mapping[str, Any] = field(default_factory=dict)
+    network: str | None = None
+    weights_sha256: str | None = None
+    dataset: str
+    suite: str
+    suite_version: int
+    protocol: str
+    task: str
+    metric: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    level: float | None = None
+    interval: str | None = None
+    n: int | None = None
+    n_ood: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
+    seed: int
+    versions: Mapping[str, str] = field(default_factory=dict)
+    seconds: float | None = None
+    status: Status = Status.OK
+    note: str | None = None
+
+    @property
+    def cell(self) -> str:
+        """What the number is of: records of two runs with equal cells measure the same thing."""
+        row = self.as_dict()
+        keys = ("label", "variant", "network", "weights_sha256", "dataset", "suite")
+        keys += ("suite_version", "protocol", "task", "metric", "settings", "seed")
+        return json.dumps({key: row[key] for key in keys}, sort_keys=True)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the record as JSON values; numbers that are not finite become null."""
+        plain: dict[str, Any] = _finite(asdict(self))
+        return plain
+
+    def as_json(self) -> str:
+        """Return the record as one line of JSON."""
+        return json.dumps(self.as_dict(), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return value
+
+
+def record_from_dict(data: Mapping[str, Any], where: str = "a record") -> Record:
+    """Return the record of a parsed JSON object.
+
+    Raises:
+        StoreError: It is of a newer schema, or a field is missing.
+    """
+    schema = data.get("schema")
+    if not isinstance(schema, int) or schema > SCHEMA:
+        raise StoreError(
+            f"{where} has schema {schema!r}; this version reads up to {SCHEMA}: "
+            "upgrade with 'pip install -U robust-ood-bench'"
+        )
+    known = {f.name for f in fields(Record)}
+    try:
+        record = Record(**{k: v for k, v in data.items() if k in known})
+    except TypeError as error:
+        raise StoreError(f"{where} is not a record: {error}") from error
+    object.__setattr__(record, "status", Status(record.status))
+    return record

@@ -1,0 +1,146 @@
+"""Answering a command that was answered before, without loading a model or computing anything.
+
+A finished run leaves a fingerprint of everything its numbers depend on: the request, every source
+file of the package and of plug-ins, versions, weights, and the files the request names. While it
+is unchanged and all shards are there, the stored records are the answer.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, entry_points, version
+from pathlib import Path
+
+from bench.digest import canonical_json, sha256_file, sha256_text
+from bench.records import Record
+from bench.registry import ENTRY_POINT_GROUP
+from bench.request import Request
+from bench.store import Store
+from bench.types import Status
+
+PACKAGES = ("robust-ood-bench", "torch", "torchvision", "numpy", "scipy", "scikit-learn", "pillow")
+PACKAGES += ("matplotlib", "foolbox", "torchattacks")
+
+
+def replay(request: Request, store: Store) -> list[Record] | None:
+    """Return the records of the same request, or ``None`` where something must be done.
+
+    Only a run in which every row has its number, or cannot have one, is replayed: what failed is
+    tried again.
+    """
+    header = store.read_header(request.run_id)
+    if header is None or not header.get("complete"):
+        return None
+    if header.get("fingerprint") != fingerprint(request, store.root):
+        return None
+    if not all(store.shard_path(key).is_file() for key in header.get("keys", ())):
+        return None
+    records = store.read_records(request.run_id)
+    if not records or any(record.status is Status.FAILED for record in records):
+        return None
+    if sha256_text(*(r.as_json() for r in records)) != header.get("records_sha256"):
+        return None
+    return records
+
+
+def fingerprint(request: Request, runs: Path) -> str:
+    """Return a digest of everything that could change the answer to ``request``."""
+    parts = [request.canonical(), sys.version, canonical_json(_versions())]
+    for path in [*_package_files(), *_named_files(request), *_files_below(runs / "weights")]:
+        try:
+            parts.append(f"{path}={sha256_file(path)}")
+        except OSError:
+            parts.append(f"{path}=unreadable")
+    return sha256_text(*parts, *_stamps(request))
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "absent"
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        found[f"{point.name}={point.value}"] = point.dist.version if point.dist else ""
+    return found
+
+
+def _package_files() -> list[Path]:
+    """Return every source file and weight of the package, its rooms and its plug-ins."""
+    import importlib.util
+
+    folders = []
+    names = ["bench", "bench.attacks", "bench.baselines", "bench.datasets"]
+    names += [p.module.partition(".")[0] for p in entry_points(group=ENTRY_POINT_GROUP)]
+    for name in names:
+        spec = importlib.util.find_spec(name)
+        if spec is None:
+            continue
+        if spec.submodule_search_locations:
+            folders += [Path(p) for p in spec.submodule_search_locations]
+        elif spec.origin:
+            folders.append(Path(spec.origin))
+    found: set[Path] = set()
+    for folder in folders:
+        found |= {folder} if folder.is_file() else set(_files_below(folder))
+    return sorted(found)
+
+
+def _named_files(request: Request) -> list[Path]:
+    """Return the files of the models that the request names, and the neighbours of a source."""
+    named: list[Path] = [Path(request.checkpoint)] if request.checkpoint else []
+    for spec in request.models:
+        scheme, colon, rest = spec.partition("?")[0].partition(":")
+        if not colon:
+            continue
+        if scheme == "py" and ".py:" in rest:
+            named += sorted(Path(rest.rpartition(":")[0]).resolve().parent.glob("*.py"))
+        elif scheme == "py":
+            named += _module_files(rest.partition(":")[0])
+        elif scheme == "ckpt":
+            named.append(Path(rest.partition("@")[2]))
+    return named
+
+
+def _module_files(name: str) -> list[Path]:
+    import importlib.util
+
+    try:
+        spec = importlib.util.find_spec(name.partition(".")[0])
+    except (ImportError, ValueError):
+        return []
+    if spec is None:
+        return []
+    if spec.submodule_search_locations:
+        return [f for p in spec.submodule_search_locations for f in _files_below(Path(p))]
+    return [Path(spec.origin)] if spec.origin else []
+
+
+def _files_below(
+    folder: Path, suffixes: Iterable[str] | None = (".py", ".safetensors", ".json", ".toml")
+) -> list[Path]:
+    """Return the files below a folder with one of the suffixes (all: ``None``), by name."""
+    wanted = None if suffixes is None else set(suffixes)
+    return sorted(
+        Path(parent) / name
+        for parent, _, names in os.walk(folder)
+        for name in names
+        if wanted is None or Path(name).suffix in wanted
+    )
+
+
+def _stamps(request: Request) -> list[str]:
+    """Return size and time of each data file: reading gigabytes would cost what it saves."""
+    places = [] if request.data_root is None else [Path(request.data_root)]
+    scheme, _, rest = request.dataset.partition("?")[0].partition(":")
+    if scheme in ("npz", "folder"):
+        places.append(Path(rest))
+    stamps = []
+    for place in places:
+        for path in [place] if place.is_file() else _files_below(place, suffixes=None):
+            stat = path.stat()
+            stamps.append(f"{path}={stat.st_size},{stat.st_mtime_ns}")
+    return stamps

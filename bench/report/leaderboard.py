@@ -1,0 +1,208 @@
+"""From records to leaderboards: one or more tables for each suite, data set and protocol.
+
+Rows that are not comparable with the rest (a limit, options other than the suite's own) get
+tables of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bench.digest import canonical_json
+from bench.records import Record
+from bench.report.table import Cell, Column, Notes, Table, cell_of, column_of, ordered, sort_rows
+from bench.types import Status
+
+Layout = Callable[[Sequence[Record], str], list[Table]]
+
+INTERVALS = "± is half the width of the 95 % interval; JSON and CSV have both ends."
+
+
+def leaderboards(records: Sequence[Record], metric: str | None = None) -> list[Table]:
+    """Return the tables of some records.
+
+    Args:
+        records: In the order in which rows and columns shall appear.
+        metric: For out-of-distribution tables, what to show; by default the AUROC.
+    """
+    tables = []
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for record in records:
+        group = (record.suite, record.dataset, record.protocol, canonical_json(_apart(record)))
+        groups.setdefault(group, []).append(record)
+    for members in groups.values():
+        title = _title(members[0])
+        if members[0].suite == "ood":
+            tables += _detection(members, title, metric or "auroc")
+        else:
+            layout = {"robustness": _robustness, "calibration": _calibration}
+            tables += layout.get(members[0].suite, _plain)(members, title)
+    return tables
+
+
+def _apart(record: Record) -> dict[str, Any]:
+    """Return what keeps a record out of the main table."""
+    keys = ("limit", "non_default")
+    return {key: record.settings[key] for key in keys if key in record.settings} | (
+        {"seed": record.seed} if record.seed else {}
+    )
+
+
+def _title(record: Record) -> str:
+    title = f"{record.suite} on {record.dataset}"
+    if record.protocol != "default":
+        title += f", protocol {record.protocol}"
+    apart = _apart(record)
+    if apart:
+        title += f" — set apart: {canonical_json(apart)}"
+    return title
+
+
+def _plain(records: Sequence[Record], title: str) -> list[Table]:
+    """Lay out rows of models and columns of metrics, sorted by the first."""
+    notes = Notes()
+    several = len({r.task for r in records}) > 1
+    cells: dict[str, dict[str, Record]] = {}
+    columns: dict[str, Column] = {}
+    for r in records:
+        name = f"{r.task} {r.metric}" if several else r.metric
+        cells.setdefault(r.label, {})[name] = r
+        columns.setdefault(name, column_of(r.metric, name))
+    rows = [
+        ((label,), tuple(cell_of(own.get(name), notes) for name in columns))
+        for label, own in cells.items()
+    ]
+    n = next((r.n for r in records if r.n), None)
+    lines = (*((f"{n} images. {INTERVALS}",) if n else ()), *notes.lines())
+    listed = tuple(columns.values())
+    return [Table(title, ("model",), listed, sort_rows(rows, listed[0]), lines)]
+
+
+def _calibration(records: Sequence[Record], title: str) -> list[Table]:
+    """Lay out the metrics, with the debiased ECE and that of a calibrated model beside it."""
+    (table,) = _plain(records, title)
+    ece = {r.label: r for r in records if r.metric == "ece" and r.status is Status.OK}
+    if not ece:
+        return [table]
+    at = [c.title for c in table.columns].index("ece") + 1
+    extra = (Column("debiased", percent=True), Column("if calibrated", percent=True))
+    rows = []
+    for names, cells in table.rows:
+        record = ece.get(names[0])
+        beside = (Cell(), Cell())
+        if record is not None:
+            d = record.details
+            floor = Cell(d["calibrated"], d["calibrated_low"], d["calibrated_high"])
+            beside = (Cell(d["debiased"]), floor)
+        rows.append((names, (*cells[:at], *beside, *cells[at:])))
+    columns = (*table.columns[:at], *extra, *table.columns[at:])
+    note = (
+        "'if calibrated' is the ECE that a perfectly calibrated model with the same confidences "
+        "would show on as many images: an ECE in that range is no sign of miscalibration."
+    )
+    return [Table(table.title, table.keys, columns, tuple(rows), (*table.notes, note))]
+
+
+def _detection(records: Sequence[Record], title: str, metric: str) -> list[Table]:
+    """Lay out one table a group: rows of model and score, columns of sets."""
+    chosen = [r for r in records if r.metric == metric]
+    headline = [r for r in chosen if "+" in r.settings["ood_dataset"]]
+    single = [r for r in chosen if "+" not in r.settings["ood_dataset"]]
+    tables = []
+    for group in ordered(r.settings["ood_group"] for r in single):
+        members = [r for r in single if r.settings["ood_group"] == group]
+        mean = [r for r in headline if r.settings["ood_group"] == group]
+        tables.append(_detection_group(members, mean, f"{title}: {metric}, {group}", metric))
+    return tables
+
+
+def _row_names(record: Record) -> tuple[str, str]:
+    trivial = bool(record.settings.get("trivial"))
+    return ("(no model)" if trivial else record.label, record.settings["score"])
+
+
+def _detection_group(
+    records: Sequence[Record], mean: Sequence[Record], title: str, metric: str
+) -> Table:
+    notes = Notes()
+    sets = ordered(r.settings["ood_dataset"] for r in records)
+    columns = [column_of(metric, name) for name in sets]
+    if mean:
+        columns.insert(0, column_of(metric, "mean"))
+    cells: dict[tuple[str, str], dict[str, Record]] = {}
+    for r in records:
+        cells.setdefault(_row_names(r), {})[r.settings["ood_dataset"]] = r
+    means = {_row_names(r): r for r in mean}
+    # What needs no model stands last, once.
+    names = sorted(cells, key=lambda pair: pair[0] == "(no model)")
+    rows = []
+    for pair in names:
+        row = [cell_of(cells[pair].get(name), notes) for name in sets]
+        if mean:
+            row.insert(0, cell_of(means.get(pair), notes))
+        rows.append((pair, tuple(row)))
+    lines = [_sizes(records, sets), *_separated(records), *_set_notes(records), *notes.lines()]
+    return Table(title, ("model", "score"), tuple(columns), tuple(rows), tuple(lines))
+
+
+def _sizes(records: Sequence[Record], sets: Sequence[str]) -> str:
+    n = next((r.n for r in records if r.n), 0)
+    sizes = {r.settings["ood_dataset"]: r.n_ood for r in records if r.n_ood}
+    listed = ", ".join(f"{name} {sizes[name]}" for name in sets if name in sizes)
+    return f"{n} in-distribution images against: {listed}. {INTERVALS}"
+
+
+def _separated(records: Sequence[Record]) -> list[str]:
+    """Say of each set that one trivial score tells apart that it is so."""
+    found = {}
+    for r in records:
+        if "separated_by" in r.details:
+            found[r.settings["ood_dataset"]] = r.details
+    return [
+        f"{name}: {d['separated_by']} alone separates it (AUROC {d['separated_auroc']:.3f}); a "
+        "high value here says little about a model."
+        for name, d in found.items()
+    ]
+
+
+def _set_notes(records: Sequence[Record]) -> list[str]:
+    noted = {r.settings["ood_dataset"]: r.note for r in records if r.note and r.value is not None}
+    return [f"{name}: {note}" for name, note in noted.items()]
+
+
+def _robustness(records: Sequence[Record], title: str) -> list[Table]:
+    """Lay out one table a norm: rows of models, columns of budgets, clean accuracy first."""
+    tables = []
+    for norm in ordered(r.settings["norm"] for r in records):
+        members = [r for r in records if r.settings["norm"] == norm]
+        notes = Notes()
+        budgets = sorted({r.settings["eps"] for r in members})
+        metrics = ordered(r.metric for r in members)
+        columns = tuple(Column("clean" if e == 0 else f"eps {e:g}", True, False) for e in budgets)
+        rows = []
+        for label in ordered(r.label for r in members):
+            for metric in metrics:
+                own = {
+                    r.settings["eps"]: r
+                    for r in members
+                    if r.label == label and r.metric == metric
+                }
+                if own:
+                    cells = tuple(cell_of(own.get(e), notes) for e in budgets)
+                    rows.append(((label, metric), cells))
+        n = next((r.n for r in members if r.n), None)
+        lines = [f"{n} images; eps in units of the [0, 1] pixel range. {INTERVALS}"] if n else []
+        lines += ordered(f"{r.label}: {r.note}" for r in members if r.note and r.value is not None)
+        lines += notes.lines()
+        name = {"linf": "L∞", "l2": "L2", "l0": "L0"}.get(norm, norm)
+        tables.append(
+            Table(
+                f"{title}: accuracy under attack, {name}",
+                ("model", "metric"),
+                columns,
+                tuple(rows),
+                tuple(lines),
+            )
+        )
+    return tables

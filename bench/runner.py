@@ -1,0 +1,292 @@
+"""Run a request: suite x model x data set -> shards -> store -> records.
+
+Nothing already stored is computed again; every result is stored as it arrives, so a run that is
+interrupted at any moment goes on from there when the same command is given again.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from bench.digest import sha256_text
+from bench.errors import BenchError
+from bench.executors.base import Lost, make_executor
+from bench.planning import ModelPlan, RunPlan, ShardPlan, TaskPlan, jobs_of, plan_run, versions
+from bench.records import Record
+from bench.replay import fingerprint
+from bench.request import Machine, Request
+from bench.store import Store
+from bench.tasks.base import Failure, Reduction, Results, Row
+from bench.types import Array, Status
+from bench.work import Job, ShardResult, run_job
+
+
+class Progress(Protocol):
+    """Shown while a run is under way; see `bench.cli.progress` for the one on a terminal."""
+
+    def start(self, totals: Mapping[str, int], stored: int) -> None:
+        """Say how many images each task still needs, and how many shards were there already."""
+        ...
+
+    def advance(self, task: str, images: int) -> None:
+        """Say that so many images of a task are done and stored."""
+        ...
+
+    def problem(self, text: str) -> None:
+        """Say that something failed; the run goes on."""
+        ...
+
+
+class Silent:
+    """A progress that shows nothing."""
+
+    def start(self, totals: Mapping[str, int], stored: int) -> None:
+        """Show nothing."""
+
+    def advance(self, task: str, images: int) -> None:
+        """Show nothing."""
+
+    def problem(self, text: str) -> None:
+        """Show nothing."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run came to.
+
+    Attributes:
+        run_id: Name of its folder.
+        records: One a cell, in a fixed order.
+        computed: How many shards this call computed.
+        stored: How many were there already.
+    """
+
+    run_id: str
+    records: tuple[Record, ...]
+    computed: int = 0
+    stored: int = 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether a task failed."""
+        return any(r.status is Status.FAILED for r in self.records)
+
+    def table(self, format: str = "table") -> str:
+        """Return the leaderboards of the run as text: ``table``, ``markdown``, ``csv``, ..."""
+        from bench.report import render
+
+        return render(self.records, format)
+
+
+@dataclass
+class _Outcome:
+    """Failures of this call, and how much was done."""
+
+    failures: dict[str, Failure] = field(default_factory=dict)
+    traces: list[str] = field(default_factory=list)
+    computed: int = 0
+
+
+def execute(
+    request: Request,
+    machine: Machine,
+    progress: Progress | None = None,
+    module: Any = None,
+) -> Run:
+    """Run a request to its end and store what it came to.
+
+    Args:
+        request: What is asked for.
+        machine: Where it runs.
+        progress: Told what happens.
+        module: A model in memory, in place of the one name in ``request.models``.
+
+    Raises:
+        BenchError: The request cannot be carried out; nothing has been computed.
+        KeyboardInterrupt: Passed on; what was computed is stored.
+    """
+    progress = progress or Silent()
+    store = Store(machine.runs)
+    store.prepare()
+    # The code that is loaded now is what computes: an edit during a long run must not be taken
+    # for what its results came from.
+    mark = "" if module is not None else fingerprint(request, store.root)
+    plan = plan_run(request, [str(machine.runs / "weights")], module)
+    shards = list(plan.shards())
+    missing = [pair for pair in shards if store.read_shard(pair[1].key) is None]
+    totals: dict[str, int] = {}
+    for model, shard in missing:
+        name = _progress_name(model, shard)
+        totals[name] = totals.get(name, 0) + shard.stop - shard.start
+    progress.start(totals, len(shards) - len(missing))
+    outcome = _compute(plan, missing, store, machine, progress)
+    records = tuple(_records(plan, store, outcome.failures))
+    _finish(plan, store, records, outcome, mark)
+    return Run(request.run_id, records, outcome.computed, len(shards) - len(missing))
+
+
+def _progress_name(model: ModelPlan, shard: ShardPlan) -> str:
+    task = shard.measure.name.partition("/")[0]
+    return task if shard.measure.uses_model == "none" else f"{model.model.label}: {task}"
+
+
+def _compute(
+    plan: RunPlan,
+    missing: list[tuple[ModelPlan, ShardPlan]],
+    store: Store,
+    machine: Machine,
+    progress: Progress,
+) -> _Outcome:
+    """Compute what is missing, storing every result as it arrives."""
+    outcome = _Outcome()
+    if not missing:
+        return outcome
+    jobs = jobs_of(missing, plan, machine.device, machine.micro_batch, machine.threads)
+    names = {shard.key: _progress_name(model, shard) for model, shard in missing}
+    executor = make_executor(machine.executor, machine.threads, machine.retries)
+    try:
+        for number, results in executor.run(run_job, jobs):
+            for result in _settled(jobs[number], results):
+                if result.arrays is not None:
+                    store.write_shard(result.key, result.arrays, result.seconds)
+                    outcome.computed += 1
+                else:
+                    outcome.failures[result.key] = Failure(result.status, result.reason)
+                    if result.status is Status.FAILED:
+                        progress.problem(f"{names[result.key]}: {result.reason}")
+                        outcome.traces.append(result.trace or result.reason)
+                progress.advance(names[result.key], jobs[number].stop - jobs[number].start)
+    finally:
+        executor.close()
+    return outcome
+
+
+def _settled(job: Job, results: list[ShardResult] | Lost) -> list[ShardResult]:
+    if not isinstance(results, Lost):
+        return results
+    return [
+        ShardResult(s.key, None, status=Status.FAILED, reason=results.reason) for s in job.shards
+    ]
+
+
+def _records(plan: RunPlan, store: Store, failures: Mapping[str, Failure]) -> Iterator[Record]:
+    """Yield the records, from the store alone."""
+    known = versions()
+    reduction = Reduction(seed=plan.request.seed)
+    for model in plan.models:
+        for task in model.tasks:
+            results, seconds = _gather(task, store, failures)
+            try:
+                rows = list(task.task.rows(results, reduction))
+            except BenchError as error:
+                rows = list(task.task.missing(Failure(Status.FAILED, str(error))))
+            for row in rows:
+                yield _record(row, plan, model, task, known, seconds, reduction.level)
+
+
+def _gather(
+    task: TaskPlan, store: Store, failures: Mapping[str, Failure]
+) -> tuple[Results, float]:
+    """Return the arrays of each measure, its shards joined in order, and the seconds they took."""
+    results: dict[str, Mapping[str, Array] | Failure] = {}
+    seconds = 0.0
+    for name, shards in task.shards.items():
+        parts = []
+        for shard in shards:
+            stored = store.read_shard(shard.key)
+            if stored is None:
+                reason = f"shard {shard.key[:12]}… could not be read back; run the command again"
+                results[name] = failures.get(shard.key, Failure(Status.FAILED, reason))
+                break
+            parts.append(stored)
+        else:
+            seconds += sum(part.seconds for part in parts)
+            results[name] = {
+                key: np.concatenate([part.arrays[key] for part in parts])
+                for key in parts[0].arrays
+            }
+    return results, seconds
+
+
+def _record(
+    row: Row,
+    plan: RunPlan,
+    model: ModelPlan,
+    task: TaskPlan,
+    known: Mapping[str, str],
+    seconds: float,
+    level: float,
+) -> Record:
+    request, loaded = plan.request, model.model
+    settings = dict(row.settings)
+    if request.limit is not None:
+        settings["limit"] = request.limit
+    trivial = bool(settings.get("trivial"))
+    return Record(
+        run=request.run_id,
+        model=loaded.name,
+        label=loaded.label,
+        variant=loaded.variant,
+        network=loaded.network,
+        weights_sha256=loaded.weights_sha256,
+        dataset=request.dataset,
+        suite=task.suite,
+        suite_version=task.suite_version,
+        protocol=request.protocol,
+        task=task.task.name,
+        metric=row.metric,
+        value=row.value,
+        low=row.low,
+        high=row.high,
+        level=None if row.low is None else level,
+        interval=row.interval,
+        n=row.n,
+        n_ood=row.n_ood,
+        settings=settings,
+        details={**row.details, **({"needs_model": False} if trivial else {})},
+        seed=request.seed,
+        versions=known,
+        seconds=round(seconds, 3) if row.status is Status.OK else None,
+        status=row.status,
+        note=row.note,
+    )
+
+
+def _finish(
+    plan: RunPlan,
+    store: Store,
+    records: tuple[Record, ...],
+    outcome: _Outcome,
+    mark: str,
+) -> None:
+    header = {
+        "run": plan.request.run_id,
+        "request": plan.request.canonical(),
+        "dataset_sha256": plan.dataset.sha256,
+        "models": [
+            {
+                "label": m.model.label,
+                "digest": m.model.digest,
+                "weights_sha256": m.model.weights_sha256,
+                "card": m.model.card,
+            }
+            for m in plan.models
+        ],
+        "versions": versions(),
+        "host": platform.node(),
+        "argv": sys.argv,
+        "pid": os.getpid(),
+        "keys": sorted({shard.key for _, shard in plan.shards()}),
+        "complete": not outcome.failures and bool(mark),
+        "fingerprint": mark,
+        "records_sha256": sha256_text(*(record.as_json() for record in records)),
+        "traces": outcome.traces,
+    }
+    store.write_run(plan.request.run_id, header, list(records))

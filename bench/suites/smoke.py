@@ -1,0 +1,35 @@
+"""Suite ``smoke``: a little of everything, in seconds, to see whether an installation works."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from bench.registry import SUITES
+from bench.suites.accuracy import AccuracySuite
+from bench.suites.calibration import CalibrationSuite
+from bench.suites.ood import OODSuite
+from bench.tasks.base import Plan, Task
+
+
+@SUITES.register("smoke", version=1)
+@dataclass(frozen=True, kw_only=True)
+class SmokeSuite:
+    """Every other suite on few images; its numbers mean nothing.
+
+    Options:
+        images: How many images of each set.
+    """
+
+    images: int = 40
+
+    def tasks(self, plan: Plan) -> Sequence[Task]:
+        """Return tiny tasks of each kind."""
+        few = min(self.images, plan.data.limit or self.images)
+        small = replace(plan, data=replace(plan.data, limit=few))
+        return [
+            *AccuracySuite(draws=2).tasks(small),
+            *CalibrationSuite(draws=2).tasks(small),
+            *OODSuite(n=few).tasks(small)[:2],
+        ]

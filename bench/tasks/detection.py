@@ -1,0 +1,256 @@
+"""Task: how well scores tell an out-of-distribution set from the in-distribution test images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bench import metrics
+from bench.errors import InputError
+from bench.registry import METRICS, SCORES
+from bench.tasks.base import (
+    DataRef,
+    Failure,
+    Measure,
+    Reduction,
+    Results,
+    Row,
+    arrays_of,
+    first_failure,
+)
+from bench.tasks.scoring import Scored
+from bench.types import Array
+
+SEPARATED = 0.95  # an AUROC from which a trivial score counts as separating a set
+
+
+@dataclass(frozen=True)
+class OODSet:
+    """An out-of-distribution set, and what a reader must know of it."""
+
+    data: DataRef
+    group: str
+    note: str = ""
+    clusters: Array | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Detection:
+    """Every score on one out-of-distribution set.
+
+    Attributes:
+        inside: The in-distribution images.
+        outside: The set.
+        scores: Names of scores.
+        metric_names: Names of metrics of (id_scores, ood_scores).
+        input_noise: The protocol's, x units.
+    """
+
+    inside: DataRef
+    outside: OODSet
+    scores: tuple[str, ...]
+    metric_names: tuple[str, ...]
+    input_noise: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """E.g. ``ood/interp``."""
+        return f"ood/{self.outside.data.spec}"
+
+    @property
+    def measures(self) -> Sequence[Measure]:
+        """Each score on both sides."""
+        return [self._scored(s, d) for s in self.scores for d in (self.inside, self.outside.data)]
+
+    def _scored(self, score: str, data: DataRef) -> Scored:
+        return Scored(data=data, score=score, input_noise=self.input_noise)
+
+    def settings(self, score: str) -> dict[str, Any]:
+        """Return what a row of this score says of itself."""
+        settings: dict[str, Any] = {
+            "ood_dataset": self.outside.data.spec,
+            "ood_group": self.outside.group,
+            "score": score,
+        }
+        if SCORES.entry(score).facts.get("trivial"):
+            settings["trivial"] = True
+        if self.input_noise:
+            settings["input_noise"] = self.input_noise
+        return settings
+
+    def missing(self, failure: Failure) -> Iterator[Row]:
+        """Yield a row for each score and metric, with the reason in place of the number."""
+        for score in self.scores:
+            yield from self._missing(score, failure)
+
+    def _missing(self, score: str, failure: Failure) -> Iterator[Row]:
+        for name in self.metric_names:
+            yield Row(
+                metric=name,
+                status=failure.status,
+                note=failure.reason,
+                settings=self.settings(score),
+            )
+
+    def rows(self, results: Results, reduction: Reduction) -> Iterator[Row]:
+        """Yield a row for each score and metric."""
+        separation = self._separation(results)
+        for score in self.scores:
+            sides = self.sides(score, results)
+            if isinstance(sides, Failure):
+                yield from self._missing(score, sides)
+                continue
+            details = {**separation, "tied": tied_share(*sides)}
+            for name in self.metric_names:
+                yield self._row(name, score, sides, details, reduction)
+
+    def _row(
+        self,
+        name: str,
+        score: str,
+        sides: tuple[Array, Array],
+        details: Mapping[str, Any],
+        reduction: Reduction,
+    ) -> Row:
+        groups = self.outside.clusters
+        clusters = None if groups is None else (None, groups)
+        low, high = metrics.interval(
+            name,
+            *sides,
+            level=reduction.level,
+            seed=reduction.seed,
+            clusters=clusters,
+            resamples=reduction.resamples,
+        )
+        return Row(
+            metric=name,
+            value=float(METRICS[name](*sides)),
+            low=low,
+            high=high,
+            interval=metrics.interval_method(name, clusters),
+            n=len(sides[0]),
+            n_ood=len(sides[1]),
+            settings=self.settings(score),
+            details=details,
+            note=self.outside.note or None,
+        )
+
+    def sides(self, score: str, results: Results) -> tuple[Array, Array] | Failure:
+        """Return the values of a score on both sides, or why there are none."""
+        pair = [self._scored(score, d) for d in (self.inside, self.outside.data)]
+        failure = first_failure(pair, results)
+        if failure is not None:
+            return failure
+        inside, outside = (arrays_of(measure, results)["score"] for measure in pair)
+        return inside, outside
+
+    def _separation(self, results: Results) -> dict[str, Any]:
+        """Name the trivial score that tells this set apart best, if one does.
+
+        Either direction counts: a score below 0.05 separates as well as one above 0.95.
+        """
+        best: tuple[float, str, float] | None = None
+        for score in self.scores:
+            sides = self.sides(score, results)
+            if isinstance(sides, Failure) or not SCORES.entry(score).facts.get("trivial"):
+                continue
+            value = float(metrics.auroc(*sides))
+            strength = max(value, 1.0 - value)
+            if strength >= SEPARATED and (best is None or strength > best[0]):
+                best = strength, score, value
+        return {} if best is None else {"separated_by": best[1], "separated_auroc": best[2]}
+
+
+def tied_share(inside: Array, outside: Array) -> float:
+    """Return the share of values that occur more than once."""
+    values = np.concatenate([inside, outside])
+    _, counts = np.unique(values, return_counts=True)
+    return float(counts[counts > 1].sum() / len(values))
+
+
+@dataclass(frozen=True)
+class Headline:
+    """Mean AUROC of each score over the near sets: the only average of an OOD table.
+
+    The other groups hold sets that statistics of the pixels separate; averaging them in would
+    reward a model for seeing what needs no model (DESIGN: trivial scores).
+    """
+
+    parts: tuple[Detection, ...]
+    group: str = "near"
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise InputError("a headline needs at least one out-of-distribution set")
+
+    @property
+    def name(self) -> str:
+        """E.g. ``ood/near``."""
+        return f"ood/{self.group}"
+
+    @property
+    def measures(self) -> Sequence[Measure]:
+        """Those of the parts."""
+        return [measure for part in self.parts for measure in part.measures]
+
+    def settings(self, score: str) -> dict[str, Any]:
+        """Return what a row of this score says of itself."""
+        names = "+".join(part.outside.data.spec for part in self.parts)
+        return {**self.parts[0].settings(score), "ood_dataset": names, "ood_group": self.group}
+
+    def missing(self, failure: Failure) -> Iterator[Row]:
+        """Yield a row for each score, with the reason in place of the number."""
+        for score in self.parts[0].scores:
+            yield self._missing(score, failure)
+
+    def _missing(self, score: str, failure: Failure) -> Row:
+        return Row(
+            metric="auroc",
+            status=failure.status,
+            note=failure.reason,
+            settings=self.settings(score),
+        )
+
+    def rows(self, results: Results, reduction: Reduction) -> Iterator[Row]:
+        """Yield the mean AUROC of each score, with a bootstrap that resamples all sides."""
+        for score in self.parts[0].scores:
+            pairs = [part.sides(score, results) for part in self.parts]
+            failures = [pair for pair in pairs if isinstance(pair, Failure)]
+            if failures:
+                yield self._missing(score, failures[0])
+            else:
+                known = [pair for pair in pairs if not isinstance(pair, Failure)]
+                yield self._row(score, known, reduction)
+
+    def _row(
+        self, score: str, pairs: Sequence[tuple[Array, Array]], reduction: Reduction
+    ) -> Row:
+        # The in-distribution images are the same in every part, and so are their resamples:
+        # equal seed and size give equal counts.
+        draws = np.mean(
+            [
+                metrics.bootstrap_auroc(
+                    *pair,
+                    resamples=reduction.resamples,
+                    seed=reduction.seed,
+                    clusters=(None, part.outside.clusters),
+                )
+                for part, pair in zip(self.parts, pairs, strict=True)
+            ],
+            axis=0,
+        )
+        tail = (1.0 - reduction.level) / 2.0
+        low, high = np.quantile(draws, [tail, 1.0 - tail])
+        return Row(
+            metric="auroc",
+            value=float(np.mean([metrics.auroc(*pair) for pair in pairs])),
+            low=float(low),
+            high=float(high),
+            interval="bootstrap",
+            n=len(pairs[0][0]),
+            n_ood=sum(len(outside) for _, outside in pairs),
+            settings=self.settings(score),
+        )

@@ -1,0 +1,147 @@
+"""What a worker does with a job: load model and images once, then fill shards.
+
+`run_job` is pure: the same job gives the same arrays in any process and order.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from bench.context import Context, resolve_device
+from bench.data import load_dataset, to_tensor
+from bench.errors import BenchError, Unsupported
+from bench.models import LoadedModel, ModelRef, load
+from bench.noise import bound
+from bench.tasks.base import Arrays, Batch, DataRef, Measure
+from bench.types import Dataset, Status
+
+
+@dataclass(frozen=True)
+class ShardRequest:
+    """One shard to fill: its key and its measure."""
+
+    key: str
+    measure: Measure
+
+
+@dataclass(frozen=True)
+class Job:
+    """Shards that share a model and a slice of images, so that both are loaded once."""
+
+    model: ModelRef | None
+    inside: DataRef
+    data: DataRef
+    start: int
+    stop: int
+    shards: tuple[ShardRequest, ...]
+    seed: int
+    device: str
+    micro_batch: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class ShardResult:
+    """What became of a shard: its arrays, or why there are none."""
+
+    key: str
+    arrays: Arrays | None
+    seconds: float = 0.0
+    status: Status = Status.OK
+    reason: str = ""
+    trace: str = ""
+
+
+def run_job(job: Job) -> list[ShardResult]:
+    """Return a result for every shard of the job; a failure of one does not touch the others."""
+    with pinned_threads(job.threads):
+        device = resolve_device(job.device)
+        images = dataset_of(job.data)
+        inside = dataset_of(job.inside)
+        model = None if job.model is None else _model(job.model, job.inside, str(device))
+        ids = torch.arange(job.start, job.stop, device=device)
+        labels = images.labels
+        batch = Batch(
+            x=to_tensor(images.images[job.start : job.stop], device),
+            y=None if labels is None else torch.as_tensor(labels[job.start : job.stop]).to(device),
+            num_classes=len(inside.classes) or None,
+        )
+        return [_fill(shard, model, batch, ids, job) for shard in job.shards]
+
+
+def _fill(
+    shard: ShardRequest,
+    model: LoadedModel | None,
+    batch: Batch,
+    ids: torch.Tensor,
+    job: Job,
+) -> ShardResult:
+    micro_batch = job.micro_batch
+    started = time.perf_counter()
+    while True:
+        noise = bound(job.seed, shard.measure.name, ids)
+        context = Context(noise=noise, micro_batch=micro_batch)
+        try:
+            arrays = shard.measure(model, batch, context)
+            return ShardResult(shard.key, arrays, time.perf_counter() - started)
+        except torch.cuda.OutOfMemoryError as error:
+            if micro_batch == 1:
+                return _failed(shard, error, f"out of memory with one image at a time: {error}")
+            torch.cuda.empty_cache()
+            micro_batch //= 2  # keyed noise makes the result independent of it
+        except Unsupported as error:
+            return ShardResult(
+                shard.key, None, status=Status.NOT_APPLICABLE, reason=str(error)
+            )
+        except BenchError as error:
+            return _failed(shard, error, str(error))
+        except Exception as error:  # one task fails, with its trace kept; the others go on
+            return _failed(shard, error, f"{type(error).__name__}: {error}")
+
+
+def _failed(shard: ShardRequest, error: BaseException, reason: str) -> ShardResult:
+    trace = "".join(traceback.format_exception(error))
+    return ShardResult(shard.key, None, status=Status.FAILED, reason=reason, trace=trace)
+
+
+@lru_cache(maxsize=32)
+def dataset_of(ref: DataRef) -> Dataset:
+    """Return the images of a reference, kept for the next job."""
+    return load_dataset(
+        ref.spec,
+        ref.split,
+        root=None if ref.root is None else Path(ref.root),
+        like=ref.like,
+        n=ref.n,
+        seed=ref.seed,
+        limit=ref.limit,
+        download=ref.download,
+    )
+
+
+@lru_cache(maxsize=4)
+def _model(ref: ModelRef, inside: DataRef, device: str) -> LoadedModel:
+    model = load(ref, dataset_of(inside))
+    model.module.to(device)
+    for parameter in model.module.parameters():
+        parameter.requires_grad_(False)  # gradients go to the input only
+    return model
+
+
+@contextmanager
+def pinned_threads(count: int) -> Iterator[None]:
+    """Use ``count`` CPU threads: another number adds in another order and rounds otherwise."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
