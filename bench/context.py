@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from bench.errors import InputError
 from bench.noise import Noise
@@ -19,11 +20,14 @@ class Context:
         noise: The source of every random draw, bound to the images of the call (`bench.noise`).
         micro_batch: How many images to send through the model at once.
         progress: Called with the number of steps just done, for the progress bar.
+        spent: Called with forward passes, ``(B,)``, by an attack that does not spend the same on
+            every image it was given; one that never calls it is charged evenly.
     """
 
     noise: Noise
     micro_batch: int = 128
     progress: Callable[[int], None] = lambda done: None
+    spent: Callable[[Tensor], None] = lambda passes: None
 
 
 def resolve_device(name: str) -> torch.device:

@@ -1,0 +1,241 @@
+"""Projected gradient descent, Madry et al. (2018), section 2.1, in L-infinity and L2.
+
+It differs from the paper's in what it returns: the best point seen rather than the last one, and
+in the eps sweep: what is broken at a small eps is broken at every larger one and leaves the batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from bench.context import Context
+from bench.errors import InputError, Unsupported
+from bench.noise import Noise
+from bench.refinement import draw_logits, is_stochastic, unrefined
+from bench.registry import ATTACKS
+from bench.types import Norm
+
+from .descent import Best, Walk
+from .geometry import ball
+from .losses import LOSSES, LossName
+
+Gradient = Literal["static", "straight-through"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PGD:
+    """Repeated steps up the loss, projected into the ball; the norm is the subclass's.
+
+    Attributes:
+        eps: Budget, in units of the [0, 1] pixel range.
+        steps: Steps a run; one forward pass more is spent on the last point.
+        step_size: Length of a step in the attack's norm; one for each eps of a sweep, or one for
+            all. ``None`` takes eps / 4.
+        restarts: Runs from independent starting points, only for what is unbroken.
+        loss: ``ce``, ``margin`` or ``dlr``; see `losses`.
+        random_start: Start uniformly in the ball instead of at the clean image.
+        momentum: Share of the last direction kept (Dong et al. 2018); 0 is plain PGD.
+        early_stop: Stop at the first point that breaks an image; otherwise run on and keep the
+            one with the smallest margin. A stochastic model never stops early: one draw
+            proves nothing.
+        eot_samples: Draws of a stochastic model behind each gradient (expectation over
+            transformation, Athalye et al. 2018), run as one batch.
+        gradient: Of a stochastic model: ``straight-through`` differentiates its draws, ``static``
+            attacks the network behind the refinement (a transfer attack).
+    """
+
+    eps: float
+    steps: int = 20
+    step_size: float | tuple[float, ...] | None = None
+    restarts: int = 1
+    loss: LossName = "ce"
+    random_start: bool = True
+    momentum: float = 0.0
+    early_stop: bool = True
+    eot_samples: int = 20
+    gradient: Gradient = "straight-through"
+    norm: Norm = field(init=False)
+
+    def __post_init__(self) -> None:
+        sizes = self.step_size if isinstance(self.step_size, tuple) else (self.step_size,)
+        wanted = {
+            "eps a finite number of at least 0": 0 <= self.eps < math.inf,
+            "steps, restarts and eot_samples at least 1": min(
+                self.steps, self.restarts, self.eot_samples
+            )
+            >= 1,
+            "step_size positive": all(s is None or 0 < s < math.inf for s in sizes),
+            "momentum at least 0": 0 <= self.momentum < math.inf,
+            f"loss one of {', '.join(LOSSES)}": self.loss in LOSSES,
+            f"gradient one of {', '.join(get_args(Gradient))}": self.gradient in get_args(Gradient),
+        }
+        broken = [want for want, holds in wanted.items() if not holds]
+        if broken:
+            raise InputError(f"{self}: expected {'; '.join(broken)}")
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, context: Context) -> Tensor:
+        """Return the best point found for each image, ``(B, C, H, W)``."""
+        return self.sweep(model, x, y, context, (self.eps,))[0]
+
+    def sweep(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        context: Context,
+        eps: tuple[float, ...],
+        starts: Tensor | None = None,
+    ) -> Tensor:
+        """Return candidates for increasing budgets, ``(n_eps, B, C, H, W)``.
+
+        Args:
+            model: Returns logits.
+            x: Clean images in [0, 1], ``(B, C, H, W)``.
+            y: True classes, ``(B,)``.
+            context: Its noise has one row an image.
+            eps: The budgets, increasing; they take the place of the field ``eps``.
+            starts: Where the first run starts at each eps, ``(n_eps, B, C, H, W)``, instead of
+                at random.
+
+        Raises:
+            InputError: The budgets decrease, or there are more or fewer step sizes than budgets.
+            Unsupported: ``static`` was asked for and the model is not a refinement of another.
+        """
+        network = self._target(model)
+        sizes = self._step_sizes(eps)
+        samples = self.eot_samples if is_stochastic(network) else 1
+        walks = [self._walk(network, size, samples, context) for size in sizes]
+        found, passes = [], []
+        for rows in torch.split(
+            torch.arange(len(x), device=x.device), max(1, context.micro_batch // samples)
+        ):
+            near = None if starts is None else starts[:, rows]
+            best = Best.of(x[rows])
+            found.append(
+                self._climb(walks, best, x[rows], y[rows], context.noise.select(rows), eps, near)
+            )
+            passes.append(best.passes)
+        context.spent(torch.cat(passes))
+        return torch.cat(found, dim=1)
+
+    def _climb(
+        self,
+        walks: list[Walk],
+        best: Best,
+        x: Tensor,
+        y: Tensor,
+        noise: Noise,
+        eps: tuple[float, ...],
+        starts: Tensor | None,
+    ) -> Tensor:
+        """Return the best points at each budget of as many images as fit through the model."""
+        found = []
+        for i, (walk, budget) in enumerate(zip(walks, eps, strict=True)):
+            if walk.fresh:
+                best.forget(x)
+            if budget > 0:
+                start = None if starts is None else starts[i]
+                self._restart(walk, best, x, y, budget, noise, start)
+            found.append(best.point.clone())
+        return torch.stack(found)
+
+    def _walk(self, network: nn.Module, size: float, samples: int, context: Context) -> Walk:
+        """Return how to walk at one budget."""
+        random = is_stochastic(network)
+        return Walk(
+            logits=_logits(network, samples),
+            loss=LOSSES[self.loss],
+            steps=self.steps,
+            step_size=size,
+            momentum=self.momentum,
+            early_stop=self.early_stop and not random,
+            fresh=random,
+            progress=context.progress,
+        )
+
+    def _restart(
+        self,
+        walk: Walk,
+        best: Best,
+        x: Tensor,
+        y: Tensor,
+        eps: float,
+        noise: Noise,
+        start: Tensor | None,
+    ) -> None:
+        """Run from every starting point, on the images that are still unbroken."""
+        for r in range(self.restarts):
+            rows = (~best.broken if walk.early_stop else torch.ones_like(best.broken)).nonzero()[
+                :, 0
+            ]
+            if len(rows) == 0:
+                return
+            room, draws = ball(self.norm, x[rows], eps), noise.select(rows).at("restart", r)
+            if start is not None and r == 0:
+                point = room.project(start[rows])
+            elif self.random_start or r > 0:  # a second run from the same point finds the same
+                point = room.sample(draws.at("start"))
+            else:
+                point = x[rows]
+            walk.run(best, rows, point, y[rows], room, draws)
+
+    def _target(self, model: nn.Module) -> nn.Module:
+        """Return the network whose gradient is taken."""
+        if self.gradient != "static":
+            return model
+        network = unrefined(model)
+        if is_stochastic(network):
+            raise Unsupported(
+                f"{type(model).__name__} is stochastic and has no network behind a refinement to "
+                "attack; use gradient='straight-through'"
+            )
+        return network
+
+    def _step_sizes(self, eps: tuple[float, ...]) -> tuple[float, ...]:
+        """Return the step size of each budget."""
+        if any(a > b for a, b in itertools.pairwise(eps)):
+            raise InputError(f"the budgets {eps} of a sweep decrease; sort them")
+        if isinstance(self.step_size, tuple):
+            if len(self.step_size) != len(eps):
+                raise InputError(
+                    f"{len(self.step_size)} step sizes for {len(eps)} values of eps; give one "
+                    "number, or one for each eps"
+                )
+            return self.step_size
+        return tuple(e / 4 if self.step_size is None else self.step_size for e in eps)
+
+
+def _logits(model: nn.Module, samples: int) -> Callable[[Tensor, Noise], Tensor]:
+    """Return (points, noise) -> logits of ``samples`` draws, ``(B, samples, classes)``."""
+
+    def logits(x: Tensor, noise: Noise) -> Tensor:
+        if not is_stochastic(model):
+            value: Tensor = model(x)
+            return value[:, None]
+        draws = draw_logits(model, x.repeat_interleave(samples, dim=0), noise.expand(samples))
+        return draws.view(len(x), samples, -1)
+
+    return logits
+
+
+@ATTACKS.register("pgd-linf", norm=Norm.LINF)
+@dataclass(frozen=True, kw_only=True)
+class LinfPGD(PGD):
+    """PGD in L-infinity: signed steps, no pixel moves by more than ``eps``."""
+
+    norm: Norm = field(default=Norm.LINF, init=False)
+
+
+@ATTACKS.register("pgd-l2", norm=Norm.L2)
+@dataclass(frozen=True, kw_only=True)
+class L2PGD(PGD):
+    """PGD in L2: normalised steps, the change has Euclidean length of at most ``eps``."""
+
+    norm: Norm = field(default=Norm.L2, init=False)
