@@ -1,0 +1,102 @@
+"""The verdict on adversarial images: fresh passes, and measured distances.
+
+What an attack says of its own success is never used: its images are checked against the budget
+here, and shown to the model again.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from bench.errors import InputError, ModelError
+from bench.types import Norm
+
+# Rounding of a float32 candidate; the measurement itself is in float64.
+_SLACK = 1e-6
+
+
+def check_logits(logits: object, count: int, y: Tensor) -> Tensor:
+    """Return the logits, ``(B, K)`` float32, finite and with a column for every label.
+
+    Raises:
+        ModelError: They are not logits.
+        InputError: A label is outside the model's classes.
+    """
+    if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[0] != count:
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise ModelError(
+            f"the model returned {shape} for {count} images; expected logits of shape "
+            f"({count}, classes)"
+        )
+    if logits.shape[1] < 2:
+        raise ModelError(
+            "the model returned one column; an attack needs at least two classes: give a binary "
+            "model the logits (0, z)"
+        )
+    if not bool(logits.isfinite().all()):
+        raise ModelError("the model returned logits that are NaN or infinite; check its weights")
+    if int(y.max()) >= logits.shape[1]:
+        raise InputError(
+            f"labels go up to {int(y.max())} and the model has {logits.shape[1]} classes; expected "
+            f"labels of at most {logits.shape[1] - 1}"
+        )
+    return logits.float()
+
+
+@torch.no_grad()
+def verdict(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the predicted classes and the margins, both ``(B,)``, of one fresh pass.
+
+    The margin is the true logit minus the best other one.
+    """
+    logits = check_logits(model(x), len(x), y)
+    return logits.argmax(dim=1), margin(logits, y)
+
+
+def margin(logits: Tensor, y: Tensor) -> Tensor:
+    """Return the true logit minus the best other one, ``(B,)``."""
+    true = logits.gather(1, y[:, None])
+    others = logits.scatter(1, y[:, None], -torch.inf)
+    return true[:, 0] - others.amax(dim=1)
+
+
+def distances(x: Tensor, x_adv: Tensor) -> dict[Norm, Tensor]:
+    """Return L0, L2 and L-infinity of the change, each ``(B,)`` float64 on the CPU.
+
+    L0 counts the changed entries, pixels times channels.
+    """
+    change = (x_adv.cpu().double() - x.cpu().double()).flatten(1)
+    return {
+        Norm.L0: (change != 0).sum(dim=1).double(),
+        Norm.L2: torch.linalg.vector_norm(change, dim=1),
+        Norm.LINF: change.abs().amax(dim=1),
+    }
+
+
+def check_candidates(name: str, x: Tensor, candidates: object, norm: Norm, eps: float) -> Tensor:
+    """Return the candidates of an attack, detached float32, if they keep to the rules.
+
+    Raises:
+        InputError: They have another shape, or leave [0, 1] or the ball.
+    """
+    if not isinstance(candidates, Tensor) or candidates.shape != x.shape:
+        shape = tuple(candidates.shape) if isinstance(candidates, Tensor) else type(candidates)
+        raise InputError(
+            f"attack '{name}' returned {shape} for images of shape {tuple(x.shape)}; expected one "
+            "candidate an image"
+        )
+    candidates = candidates.detach().to(x.dtype)
+    low, high = float(candidates.min()), float(candidates.max())
+    if not (low >= 0 and high <= 1):  # also false for NaN
+        raise InputError(
+            f"attack '{name}' returned pixel values from {low:g} to {high:g}; expected [0, 1]: "
+            "clamp the candidates"
+        )
+    distance = float(distances(x, candidates)[norm].max())
+    if distance > eps * (1 + _SLACK):
+        raise InputError(
+            f"attack '{name}' went {distance:.9g} in {norm} where eps is {eps:.9g}; expected at "
+            f"most eps * (1 + {_SLACK:g}): project the candidates, rounding towards the clean image"
+        )
+    return candidates
