@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from bench.energy import sgld
 
-from .objectives import Step
+from .objectives import Step, Unhealthy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +30,8 @@ class SamplerOptions:
         sgld_noise: Standard deviation of a step's noise.
         buffer_size: Chains kept.
         restart_probability: Chance that a chain starts anew from uniform noise.
+        max_energy_gap: Mean energies of data and chains further apart than this are a divergence;
+            a healthy training keeps them within about 1.
     """
 
     sgld_steps: int = 20
@@ -37,6 +39,7 @@ class SamplerOptions:
     sgld_noise: float = 0.01
     buffer_size: int = 2_000
     restart_probability: float = 0.05
+    max_energy_gap: float = 10.0
 
 
 @contextmanager
@@ -77,8 +80,13 @@ class LogDensity:
         """Return the scalar difference of mean energies; chains advance by ``sgld_steps``."""
         samples = self.sample(step)
         data = step.network(step.unlabelled).logsumexp(dim=1).mean()
-        difference: Tensor = step.network(samples).logsumexp(dim=1).mean() - data
-        return difference
+        gap: Tensor = step.network(samples).logsumexp(dim=1).mean() - data
+        if not abs(float(gap.detach())) <= self.options.max_energy_gap:  # also true for NaN
+            raise Unhealthy(
+                f"the energies of data and chains are {float(gap.detach()):.3g} apart, beyond "
+                f"{self.options.max_energy_gap:g}"
+            )
+        return gap
 
     def sample(self, step: Step) -> Tensor:
         """Advance as many chains as the batch has images; return them and write them back."""

@@ -43,8 +43,12 @@ class Term(Protocol):
     memory: dict[str, Tensor]
 
     def __call__(self, step: Step) -> Tensor:
-        """Return the term's scalar loss."""
+        """Return the term's scalar loss; raise `Unhealthy` where it has left its bounds."""
         ...
+
+
+class Unhealthy(Exception):
+    """The training diverges; the message is the reason."""
 
 
 class CrossEntropy:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,19 +45,21 @@ class Progress:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Tensors of one moment; nothing in it is shared with the running training."""
+    """A healthy moment; nothing in it is shared with the running training."""
 
+    epoch: int
     model: dict[str, Tensor]
     optimizer: dict[str, Any]
     terms: dict[str, dict[str, Tensor]]
 
 
 def capture(
-    model: nn.Module, optimizer: torch.optim.Optimizer, terms: Mapping[str, Term]
+    epoch: int, model: nn.Module, optimizer: torch.optim.Optimizer, terms: Mapping[str, Term]
 ) -> Snapshot:
-    """Return a copy of all that changes in training."""
+    """Return a copy of all that changes in training, after ``epoch`` epochs."""
     return copy.deepcopy(
         Snapshot(
+            epoch=epoch,
             model=dict(model.state_dict()),
             optimizer=optimizer.state_dict(),
             terms={name: term.memory for name, term in terms.items()},
@@ -81,19 +83,19 @@ def restore(
         }
 
 
-def save(path: Path, snapshot: Snapshot, progress: Progress, best: Mapping[str, Tensor]) -> None:
+def save(
+    path: Path, good: Sequence[Snapshot], progress: Progress, best: Mapping[str, Tensor]
+) -> None:
     """Write everything to ``path``; a kill at any moment leaves the old file or the new one."""
     state = {
-        "model": snapshot.model,
-        "optimizer": snapshot.optimizer,
-        "terms": snapshot.terms,
+        "good": [vars(snapshot) for snapshot in good],
         "progress": asdict(progress),
         "best": dict(best),
     }
     write_state(path, state)
 
 
-def load(path: Path) -> tuple[Snapshot, Progress, dict[str, Tensor]]:
+def load(path: Path) -> tuple[list[Snapshot], Progress, dict[str, Tensor]]:
     """Return what `save` wrote.
 
     Raises:
@@ -101,8 +103,8 @@ def load(path: Path) -> tuple[Snapshot, Progress, dict[str, Tensor]]:
     """
     state = read_state(path)
     try:
-        snapshot = Snapshot(state["model"], state["optimizer"], state["terms"])
-        return snapshot, Progress(**state["progress"]), state["best"]
+        good = [Snapshot(**fields) for fields in state["good"]]
+        return good, Progress(**state["progress"]), state["best"]
     except (KeyError, TypeError) as error:
         raise CheckpointError(
             f"{path} does not hold the state of a training ({error}); remove it to start anew"

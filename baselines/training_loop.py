@@ -2,8 +2,8 @@
 
 Same data, augmentation, epochs and selection for every objective, so that a table compares
 objectives. JEM's trainings diverge now and then (Grathwohl et al. 2019, arXiv 1912.03263; its
-authors restart from the last checkpoint with another seed): here each epoch that ends healthy is
-kept, and a divergence goes back to it with new noise and smaller steps.
+authors restart from the last checkpoint with another seed): here a divergence goes
+back two healthy epochs, with new noise and smaller steps.
 """
 
 from __future__ import annotations
@@ -24,39 +24,14 @@ from bench.weights import write_weights
 
 from .batches import epoch_batches, flipped, pixels, shifted, stream, to_z
 from .hybrid import EnergyClassifier
-from .objectives import Step, Term
+from .loop_options import LoopOptions
+from .objectives import Step, Term, Unhealthy
 from .snapshots import Progress, Snapshot, capture, load, restore, save
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe(ABC):
-    """Options of every trainer here; noise is in z = 2x - 1, the papers' scale.
-
-    Attributes:
-        epochs: Passes over the training images.
-        batch_size: Images a step.
-        learning_rate: Adam's; times 0.3 after 80 % and again after 90 % of the epochs, as JEM.
-        warmup_steps: Steps over which the learning rate rises from 0.
-        input_noise_std: Standard deviation of the noise on training images.
-        shift: Largest random shift of a training image, in pixels.
-        flip: Mirror half of the training images.
-        max_restarts: Recoveries from divergence before giving up.
-        restart_factor: Factor on learning rate and sampler step for each recovery.
-        max_loss: A term of the loss beyond this, either way, is a divergence.
-        max_accuracy_drop: So is validation accuracy this far below the best.
-    """
-
-    epochs: int = 60
-    batch_size: int = 64
-    learning_rate: float = 1e-3
-    warmup_steps: int = 100
-    input_noise_std: float = 0.1
-    shift: int = 0
-    flip: bool = False
-    max_restarts: int = 5
-    restart_factor: float = 0.5
-    max_loss: float = 100.0
-    max_accuracy_drop: float = 0.3
+class Recipe(LoopOptions, ABC):
+    """A trainer: the loop's options, and the terms of an objective."""
 
     @abstractmethod
     def terms(
@@ -72,10 +47,6 @@ class Recipe(ABC):
             Diverged: More than ``max_restarts`` divergences; the last good weights are saved.
         """
         return Loop(self, train, validation, context).run()
-
-
-class Unhealthy(Exception):
-    """An epoch diverged; the message is the reason."""
 
 
 class Loop:
@@ -106,15 +77,17 @@ class Loop:
     def run(self) -> Trained:
         """Train to the last epoch and return the best weights."""
         progress = self.progress
-        good = self._resume() or self._capture()
+        good = self._resume() or [self._capture()]
         while progress.epoch < self.recipe.epochs:
             started = time.perf_counter()
             try:
                 self._validate(self._epoch())
+                # Two are kept: the last that looked healthy may already carry the fault.
+                good = [good[-1], self._capture()]
             except Unhealthy as trouble:
-                self._roll_back(good, str(trouble))
+                self._roll_back(good[0], str(trouble))
+                good = good[:1]
             progress.seconds += time.perf_counter() - started
-            good = self._capture()
             save(self.state_file, good, progress, self.best)
         self.model.load_state_dict(self.best)
         return Trained(
@@ -217,41 +190,44 @@ class Loop:
             group["lr"] = rate
 
     def _roll_back(self, good: Snapshot, reason: str) -> None:
-        """Return to the last good state with new noise and smaller steps, or give up."""
-        epoch, restarts = self.progress.epoch, self.progress.restarts
-        most = self.recipe.max_restarts
-        if len(restarts) >= most:
-            self._give_up(good, reason)
+        """Return to a healthy state with new noise and smaller steps, or give up."""
+        progress, most = self.progress, self.recipe.max_restarts
+        failed, progress.epoch = progress.epoch + 1, good.epoch
+        if len(progress.restarts) >= most:
+            self._give_up(good, failed, reason)
         restore(good, self.model, self.optimizer, self.terms)
-        factor = self.recipe.restart_factor ** (len(restarts) + 1)
-        restarts.append({"epoch": epoch + 1, "reason": reason, "factor": factor})
+        factor = self.recipe.restart_factor ** (len(progress.restarts) + 1)
+        progress.restarts.append(
+            {"epoch": failed, "reason": reason, "from_epoch": good.epoch, "factor": factor}
+        )
         self._tell(
             "restart",
-            message=f"diverged in epoch {epoch + 1} ({reason}); going on from epoch {epoch} with "
-            f"new noise and steps times {factor:g} (restart {len(restarts)} of {most})",
+            message=f"diverged in epoch {failed} ({reason}); going on from epoch {good.epoch} with "
+            f"new noise and steps times {factor:g} (restart {len(progress.restarts)} of {most})",
         )
 
-    def _give_up(self, good: Snapshot, reason: str) -> NoReturn:
-        epoch, path = self.progress.epoch, self.context.out / "last-good.safetensors"
-        write_weights(path, good.model, {"epoch": epoch})
+    def _give_up(self, good: Snapshot, failed: int, reason: str) -> NoReturn:
+        path = self.context.out / "last-good.safetensors"
+        write_weights(path, good.model, {"epoch": good.epoch})
         raise Diverged(
-            f"training diverged in epoch {epoch + 1} ({reason}) after "
-            f"{len(self.progress.restarts)} restarts with smaller steps; the last good weights, of "
-            f"epoch {epoch}, are in {path}; try another seed, a smaller learning_rate or "
-            "sgld_step_size, or more sgld_steps"
+            f"training diverged in epoch {failed} ({reason}) after {self.recipe.max_restarts} "
+            f"restarts with smaller steps; the last good weights, of epoch {good.epoch}, are in "
+            f"{path}; try another seed, a smaller learning_rate or sgld_step_size, or more "
+            "sgld_steps"
         )
 
-    def _resume(self) -> Snapshot | None:
+    def _resume(self) -> list[Snapshot]:
+        """Go on where an earlier call stopped; return its snapshots, none if there was none."""
         if not (self.context.resume and self.state_file.exists()):
-            return None
+            return []
         good, progress, self.best = load(self.state_file)
         vars(self.progress).update(vars(progress))
-        restore(good, self.model, self.optimizer, self.terms)
+        restore(good[-1], self.model, self.optimizer, self.terms)
         self._tell("resume", message=f"going on after epoch {progress.epoch}")
         return good
 
     def _capture(self) -> Snapshot:
-        return capture(self.model, self.optimizer, self.terms)
+        return capture(self.progress.epoch, self.model, self.optimizer, self.terms)
 
     def _tell(self, kind: str, values: dict[str, float] | None = None, message: str = "") -> None:
         self.context.events(

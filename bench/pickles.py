@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import pickle
 import pickletools
 import re
@@ -49,7 +50,9 @@ def read_pickle(path: Path, head: bytes, trust: bool) -> Any:
     if not trust:
         _warn_if_unsafe(path)
     try:
-        with torch.serialization.safe_globals(_harmless()):
+        with torch.serialization.safe_globals(_harmless()), warnings.catch_warnings():
+            # Another pickle protocol gets a warning, and then an error if it cannot be read.
+            warnings.filterwarnings("ignore", "Detected pickle protocol")
             return torch.load(path, "cpu", weights_only=not trust, mmap=zipped or None)
     except pickle.UnpicklingError as error:
         raise CheckpointError(_refusal(path, error)) from error
@@ -96,29 +99,33 @@ def _refusal(path: Path, error: Exception) -> str:
 
 
 def _globals_in(path: Path) -> list[str]:
-    """Return the names a pickle asks for beyond tensors, as far as they can be told unread."""
-    found: dict[str, None] = {}
-    for data in _pickles(path):
-        texts: list[str] = []
-        try:
-            for code, argument, _ in pickletools.genops(data):
-                if code.name == "GLOBAL":
-                    found[str(argument).replace(" ", ".")] = None
-                elif code.name == "STACK_GLOBAL" and len(texts) >= 2:
-                    found[".".join(texts[-2:])] = None
-                elif isinstance(argument, str):
-                    texts.append(argument)
-        except ValueError:  # the pickle ends early: what was seen still counts
-            continue
+    """Return the names a file asks for beyond tensors, as far as they can be told unread."""
+    found = dict.fromkeys(name for file in _pickles(path) for name in _globals_of(file))
     allowed = re.compile(r"torch\._utils\._rebuild|torch\.\w*Storage|collections\.OrderedDict")
     return [name for name in found if not allowed.match(name)]
 
 
-def _pickles(path: Path) -> Iterator[bytes]:
+def _pickles(path: Path) -> Iterator[io.BytesIO]:
     if not zipfile.is_zipfile(path):
-        yield path.read_bytes()
+        yield io.BytesIO(path.read_bytes())
         return
     with zipfile.ZipFile(path) as archive:
         for name in archive.namelist():
             if name.endswith(".pkl"):
-                yield archive.read(name)
+                yield io.BytesIO(archive.read(name))
+
+
+def _globals_of(file: io.BytesIO) -> Iterator[str]:
+    """Yield the names in pickles that follow each other, up to bytes that are none."""
+    texts: list[str] = []
+    try:
+        while True:
+            for code, argument, _ in pickletools.genops(file):
+                if code.name == "GLOBAL":
+                    yield str(argument).replace(" ", ".")
+                elif code.name == "STACK_GLOBAL":
+                    yield ".".join(texts[-2:])
+                elif isinstance(argument, str):
+                    texts.append(argument)
+    except ValueError:  # the end, or the numbers after the last pickle
+        return

@@ -187,11 +187,15 @@ def refuse_another(path: Path, request: Mapping[str, Any]) -> None:
         return
     found = json.loads(path.read_text(encoding="utf-8"))
     wanted = json.loads(as_json(request))
-    differing = [key for key in wanted if key != "command" and found.get(key) != wanted[key]]
-    if differing:
-        told = "; ".join(f"{key} {found.get(key)}, not {wanted[key]}" for key in differing[:3])
+    # Options are compared one by one; the command is only another way to write all of it.
+    found, wanted = (
+        {**r, **r.get("options", {}), "options": 0, "command": 0} for r in (found, wanted)
+    )
+    told = [f"{k}={found.get(k)}, not {v}" for k, v in wanted.items() if found.get(k) != v]
+    if told:
         raise InputError(
-            f"{path} is of another training ({told}); give another --out, or --fresh to replace it"
+            f"{path} is of another training ({'; '.join(told[:3])}); give another --out, or "
+            "--fresh to replace it"
         )
 
 
