@@ -64,7 +64,7 @@ def letters(
         clusters=which,
         licence="drawn with DejaVu fonts (Bitstream Vera licence)",
         source=f"letters {LETTERS} in DejaVu fonts, box and ink as in {like.name} validation",
-        note=f"{len(LETTERS)} letters, none that looks like a digit; at 8x8 hard for people too",
+        note=f"{len(LETTERS)} letters, none that looks like a digit",
     )
 
 
