@@ -161,7 +161,10 @@ class Attack(Protocol):
     with a fresh forward pass.
     """
 
-    norm: Norm
+    @property
+    def norm(self) -> Norm:
+        """The norm of the budget."""
+        ...
 
     def __call__(self, model: Any, x: Tensor, y: Tensor, context: Context) -> Tensor:
         """Return candidate images, the shape of ``x``, in [0, 1] and within the budget."""
