@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import platform
 import shutil
@@ -85,10 +86,10 @@ class TrainJob:
         elif is_done(weights, request):
             return weights
         refuse_another(partial / "request.json", request)
-        write_bytes(partial / "request.json", as_json(request))
         device = resolve_device(self.device)
+        write_bytes(partial / "request.json", as_json(request))
         with one_setting(self.threads, self.seed, device):
-            model = MODELS[self.model](data["train"], network, None).to(device)
+            model = self._fresh_model(data["train"], network).to(device)
             context = TrainContext(
                 model=model, seed=self.seed, device=device, out=partial, events=events
             )
@@ -101,6 +102,13 @@ class TrainJob:
         write_bytes(card_path(weights), as_json(card))
         shutil.rmtree(partial)
         return weights
+
+    def _fresh_model(self, dataset: Dataset, network: str) -> nn.Module:
+        factory = MODELS[self.model]
+        given = {"dataset": dataset, "network": network, "checkpoint": None}
+        taken = inspect.signature(factory).parameters
+        model: nn.Module = factory(**{k: v for k, v in given.items() if k in taken})
+        return model
 
     def _load(self, split: str) -> Dataset:
         return load_dataset(self.dataset, split, root=self.data_root)
