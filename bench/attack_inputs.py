@@ -181,13 +181,16 @@ def home(model: nn.Module, otherwise: torch.device) -> torch.device:
 def noise_of(
     context: Context | None, count: int, seed: int, task: str, ids: Any | None, device: torch.device
 ) -> Noise:
-    """Return the noise of the images: the context's, or that of (seed, task, ids).
+    """Return the noise of the images on the device: the context's, or that of (seed, task, ids).
 
     Raises:
         InputError: There is not one id an image.
     """
     if context is not None:
-        noise = context.noise
+        given = context.noise
+        noise = dataclasses.replace(
+            given, image_ids=given.image_ids.to(device), lanes=given.lanes.to(device)
+        )
     else:
         noise = bound(seed, task, range(count) if ids is None else ids, device=device)
     if len(noise) != count:

@@ -255,7 +255,7 @@ def attack(
     else:
         work = plan(attack, eps, options)
         noise = noise_of(context, len(images), seed, task or f"attack/{work.name}", ids, device)
-        around = context or Context(noise=noise, micro_batch=micro_batch)
+        around = replace(context or Context(noise=noise, micro_batch=micro_batch), noise=noise)
         result = _attack_deterministic(work, model, images, labels, around, device)
     return result if isinstance(eps, Sequence | torch.Tensor) or _is_array(eps) else _first(result)
 

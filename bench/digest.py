@@ -56,8 +56,12 @@ def source_digest(objects: Iterable[Any]) -> str:
     return sha256_text(*(f"{name}={sha}" for name, sha in sorted(files.items())))
 
 
+@lru_cache(maxsize=1024)
 def _closure(module: str) -> dict[str, str]:
-    """Return module name to file digest, for a module and all it imports from its package."""
+    """Return module name to file digest, for a module and all it imports from its package.
+
+    Kept for the life of the process: what was imported is what runs.
+    """
     found: dict[str, str] = {}
     todo = [module]
     while todo:
@@ -67,15 +71,18 @@ def _closure(module: str) -> dict[str, str]:
         path = _source_file(name)
         if path is None:
             continue
-        found[name] = sha256_file(path)
-        todo += [n for n in _imports(name, path) if _same_home(n, module)]
+        sha, imports = _file_facts(name, path)
+        found[name] = sha
+        todo += [n for n in imports if _same_home(n, module)]
     # The name of a file loaded from a path holds that path; results must not depend on it.
     return {_public_name(name): sha for name, sha in found.items()}
 
 
 def _public_name(name: str) -> str:
-    return Path(getattr(sys.modules.get(name), "__file__", name) or name).name + ":" + (
-        "" if name.startswith("bench_user_") else name
+    return (
+        Path(getattr(sys.modules.get(name), "__file__", name) or name).name
+        + ":"
+        + ("" if name.startswith("bench_user_") else name)
     )
 
 
@@ -93,11 +100,18 @@ def _source_file(name: str) -> Path | None:
     return path if path and path.suffix == ".py" and path.is_file() else None
 
 
-def _imports(name: str, path: Path) -> Iterator[str]:
+@lru_cache(maxsize=4096)
+def _file_facts(name: str, path: Path) -> tuple[str, tuple[str, ...]]:
+    """Return a file's digest and the modules it imports."""
+    source = path.read_bytes()
+    return hashlib.sha256(source).hexdigest(), tuple(dict.fromkeys(_imports(name, path, source)))
+
+
+def _imports(name: str, path: Path, source_text: bytes) -> Iterator[str]:
     """Yield the modules that a file imports, submodules included."""
     is_package = path.name == "__init__.py"
     parts = name.split(".")
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    for node in ast.walk(ast.parse(source_text)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -5,10 +5,10 @@
     ├── UnknownName       (also KeyError)      nothing is registered under that name
     ├── CheckpointError                        a file of weights cannot be used
     ├── ModelError                             a model breaks its contract
-    ├── Unsupported                            a model or data set cannot do what is asked: an `n/a` row
+    ├── Unsupported                            a model or data set cannot do it: an `n/a` row
     ├── MissingExtra      (also ImportError)   an optional package is not installed
     ├── StoreError                             results cannot be read or written
-    └── Diverged                               a training left the finite numbers and did not come back
+    └── Diverged                               a training left the finite numbers for good
 
 Each message says what was asked, what was expected, and what to do next.
 """

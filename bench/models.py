@@ -1,13 +1,14 @@
 """Find, build and load the model that a text names.
 
-    jem                              registered, with weights that ship or were trained here
-    ckpt:NETWORK@FILE?mean=..&std=.. a registered network with a file of weights
-    py:PACKAGE.MODULE:FACTORY        a factory in an importable module
-    py:PATH/FILE.py:FACTORY          a factory in a file; this runs the file
+jem                              registered, with weights that ship or were trained here
+ckpt:NETWORK@FILE?mean=..&std=.. a registered network with a file of weights
+py:PACKAGE.MODULE:FACTORY        a factory in an importable module
+py:PATH/FILE.py:FACTORY          a factory in a file; this runs the file
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib
 import importlib.util
@@ -20,8 +21,10 @@ from typing import Any
 
 from torch import nn
 
+from bench.announcing import Announced, detect_stochastic
+from bench.data import load_dataset, to_tensor
 from bench.digest import model_digest
-from bench.errors import BenchError, CheckpointError, InputError, ModelError
+from bench.errors import BenchError, CheckpointError, InputError, ModelError, UnknownName
 from bench.refinement import Refined, is_stochastic
 from bench.registry import MODELS, NETWORKS
 from bench.specs import Spec, check_options, parse_spec
@@ -30,7 +33,8 @@ from bench.weights import find_weights, load_into, read_card, read_weights, weig
 from bench.wrapping import wrap
 
 SCHEMES = ("ckpt", "py")
-DEFAULT_NETWORK_OF_CKPT_SCALE = 0.5  # mean and std of ckpt: models: z = 2x - 1, as in the papers
+CKPT_SCALE = 0.5  # mean and std of ckpt: models where none are given: z = 2x - 1, as in the papers
+DETECTION_IMAGES = 8
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class ModelRef:
             adds it to each chain.
         folders: Where `bench train` left weights.
         trust: Whether files that run code may be loaded.
+        title: What to call a module in memory.
     """
 
     spec: str | nn.Module
@@ -57,11 +62,12 @@ class ModelRef:
     input_noise: float = 0.0
     folders: tuple[str, ...] = ()
     trust: bool = False
+    title: str = ""
 
     @property
     def name(self) -> str:
         """What to call the model."""
-        return self.spec if isinstance(self.spec, str) else type(self.spec).__name__
+        return self.spec if isinstance(self.spec, str) else self.title
 
 
 @dataclass(frozen=True)
@@ -100,12 +106,14 @@ def load(ref: ModelRef, dataset: Dataset) -> LoadedModel:
     card: Mapping[str, Any] = {}
     network: str | None = None
     if isinstance(ref.spec, nn.Module):
-        plain = ref.spec
+        plain = copy.deepcopy(ref.spec)  # the caller's stays on its device, with its flags
     else:
         spec = parse_spec(ref.spec, SCHEMES, "model")
         build = {"": _registered, "ckpt": _from_checkpoint, "py": _from_factory}[spec.scheme]
         plain, network, card = build(spec, ref, dataset, origin)
     plain.eval()
+    if not is_stochastic(plain) and _is_random(plain, dataset):
+        plain = Announced(plain).eval()
     plain_digest = model_digest(plain, origin)
     module, digest = plain, plain_digest
     if ref.refine_steps or ref.input_noise:
@@ -123,6 +131,14 @@ def load(ref: ModelRef, dataset: Dataset) -> LoadedModel:
         plain_digest=plain_digest,
         card=card,
     )
+
+
+def _is_random(model: nn.Module, dataset: Dataset) -> bool:
+    """Say whether a model is random without declaring it, e.g. by dropout left on."""
+    try:
+        return detect_stochastic(model, to_tensor(dataset.images[:DETECTION_IMAGES]))
+    except Exception:  # a broken model gets its rows with the reason when it is measured
+        return False
 
 
 def label_of(ref: ModelRef) -> str:
@@ -185,8 +201,8 @@ def _from_checkpoint(spec: Spec, ref: ModelRef, dataset: Dataset, origin: list[A
         raise InputError(f"'{ref.spec}' is not ckpt:NETWORK@FILE")
     entry = NETWORKS.entry(network)
     options = dict(spec.options)
-    mean = options.pop("mean", DEFAULT_NETWORK_OF_CKPT_SCALE)
-    std = options.pop("std", DEFAULT_NETWORK_OF_CKPT_SCALE)
+    mean = options.pop("mean", CKPT_SCALE)
+    std = options.pop("std", CKPT_SCALE)
     check_options("network", network, options, entry.options)
     module: nn.Module = entry.target(dataset.shape, len(dataset.classes), **options)
     state, _ = read_weights(Path(file), trust=ref.trust)
@@ -205,8 +221,6 @@ def _from_factory(spec: Spec, ref: ModelRef, dataset: Dataset, origin: list[Any]
     factory = getattr(module, name, None)
     if not callable(factory):
         public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
-        from bench.errors import UnknownName
-
         raise UnknownName(f"function of '{place}'", name, public)
     origin.append(factory)
     given = {"dataset": dataset, "network": ref.network, "checkpoint": ref.checkpoint}
@@ -235,7 +249,8 @@ def _import_file(path: Path) -> Any:
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     sys.path.insert(0, str(path.parent))
@@ -298,8 +313,6 @@ def load_model(
         folders: Where to look for weights that `bench train` left.
         trust: Whether a file that runs code may be loaded.
     """
-    from bench.data import load_dataset
-
     ref = ModelRef(
         spec=spec,
         dataset=dataset,
@@ -308,6 +321,7 @@ def load_model(
         refine_steps=refine_steps,
         folders=tuple(str(f) for f in folders),
         trust=trust,
+        title="" if isinstance(spec, str) else type(spec).__name__,
     )
     root = None if data_root is None else Path(data_root)
     return load(ref, load_dataset(dataset, root=root)).module

@@ -7,13 +7,11 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from bench.data import load_dataset
 from bench.digest import canonical_json, sha256_text, source_digest
 from bench.models import LoadedModel, ModelRef, load
 from bench.records import SCHEMA
@@ -21,8 +19,9 @@ from bench.registry import ATTACKS, SUITES
 from bench.request import Request
 from bench.specs import check_options
 from bench.tasks.base import DataRef, Measure, Plan, Task, identity
+from bench.tasks.base import load as load_images
 from bench.types import Dataset
-from bench.work import Job, ShardRequest, dataset_of
+from bench.work import Job, ShardRequest
 
 
 @dataclass(frozen=True)
@@ -94,13 +93,8 @@ def plan_run(request: Request, folders: Sequence[str], module: Any = None) -> Ru
         root=request.data_root,
         download=request.download,
     )
-    dataset = load_dataset(
-        request.dataset,
-        root=None if request.data_root is None else Path(request.data_root),
-        limit=request.limit,
-        download=request.download,
-    )
-    models = []
+    dataset = load_images(inside)
+    models: list[ModelPlan] = []
     for name in request.models:
         for steps in request.refine_steps:
             ref = ModelRef(
@@ -112,8 +106,10 @@ def plan_run(request: Request, folders: Sequence[str], module: Any = None) -> Ru
                 input_noise=request.input_noise,
                 folders=tuple(folders),
                 trust=request.trust,
+                title=name,
             )
-            models.append(_plan_model(ref, request, suites, inside, dataset))
+            first = not models
+            models.append(_plan_model(ref, request, suites, inside, dataset, first))
     return RunPlan(request, inside, dataset, tuple(models))
 
 
@@ -129,10 +125,9 @@ def _suites(request: Request) -> dict[str, tuple[int, Any]]:
                 k: dict(v) for k, v in request.settings.items() if k not in SUITES
             }
         suites[name] = int(entry.facts.get("version", 1)), entry.target(**_tuples(options))
-    for name, options in request.settings.items():
+    for name, given in request.settings.items():
         if name not in SUITES:
-            known = ATTACKS.entry(name).options
-            check_options("attack", name, options, known)
+            check_options("attack", name, given, ATTACKS.entry(name).options)
     return suites
 
 
@@ -146,17 +141,22 @@ def _plan_model(
     suites: Mapping[str, tuple[int, Any]],
     inside: DataRef,
     dataset: Dataset,
+    first: bool,
 ) -> ModelPlan:
+    """Return the tasks of one model; those that need no model go to the first."""
     model = load(ref, dataset)
     plan = Plan(
         dataset=dataset,
         data=inside,
-        stochastic=ref.refine_steps > 0,
+        stochastic=model.stochastic,
+        refine_steps=ref.refine_steps,
         input_noise=request.input_noise,
     )
     tasks = []
     for suite, (number, maker) in suites.items():
         for task in maker.tasks(plan):
+            if not (first or task.needs_model):
+                continue
             shards = {
                 identity(measure): tuple(_cut(measure, model, request, dataset))
                 for measure in task.measures
@@ -169,7 +169,7 @@ def _cut(
     measure: Measure, model: LoadedModel, request: Request, inside: Dataset
 ) -> Iterator[ShardPlan]:
     """Yield the slices of a measure; their borders never depend on the machine."""
-    images = dataset_of(measure.data)
+    images = load_images(measure.data)
     digests = {"full": model.digest, "plain": model.plain_digest, "none": ""}
     common = {
         "schema": SCHEMA,

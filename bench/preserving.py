@@ -15,7 +15,9 @@ from torch import Tensor, nn
 def preserved_rng() -> Iterator[None]:
     """Put the global generators of torch (CPU and CUDA), NumPy and Python back at the end."""
     python, legacy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng():
+    # By name, and only if in use: without names torch warns where there are several, and wakes CUDA.
+    used = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices=used):
         try:
             yield
         finally:

@@ -75,9 +75,9 @@ class Record:
     def cell(self) -> str:
         """What the number is of: records of two runs with equal cells measure the same thing."""
         row = self.as_dict()
-        keys = ("label", "variant", "network", "weights_sha256", "dataset", "suite")
-        keys += ("suite_version", "protocol", "task", "metric", "settings", "seed")
-        return json.dumps({key: row[key] for key in keys}, sort_keys=True)
+        named = ("label", "variant", "network", "weights_sha256", "dataset")
+        asked = ("suite", "suite_version", "protocol", "task", "metric", "settings", "seed")
+        return json.dumps({key: row[key] for key in (*named, *asked)}, sort_keys=True)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the record as JSON values; numbers that are not finite become null."""

@@ -130,3 +130,13 @@ def draw_logits(model: nn.Module, x: Tensor, noise: Noise) -> Tensor:
     return logits
 
 
+class OneDraw(nn.Module):
+    """A stochastic model held at one draw of keyed noise: an ordinary model for a score."""
+
+    def __init__(self, model: nn.Module, noise: Noise) -> None:
+        super().__init__()
+        self.model, self._noise = model, noise
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits ``(B, K)`` of the draw."""
+        return draw_logits(self.model, x, self._noise)

@@ -20,8 +20,10 @@ from bench.request import Request
 from bench.store import Store
 from bench.types import Status
 
-PACKAGES = ("robust-ood-bench", "torch", "torchvision", "numpy", "scipy", "scikit-learn", "pillow")
-PACKAGES += ("matplotlib", "foolbox", "torchattacks")
+PACKAGES = (
+    *("robust-ood-bench", "torch", "torchvision", "numpy", "scipy", "scikit-learn", "pillow"),
+    *("matplotlib", "foolbox", "torchattacks"),
+)
 
 
 def replay(request: Request, store: Store) -> list[Record] | None:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from bench.digest import sha256_text
-from bench.errors import BenchError
+from bench.errors import BenchError, InputError
 from bench.executors.base import Lost, make_executor
 from bench.planning import ModelPlan, RunPlan, ShardPlan, TaskPlan, jobs_of, plan_run, versions
 from bench.records import Record
@@ -26,6 +26,8 @@ from bench.store import Store
 from bench.tasks.base import Failure, Reduction, Results, Row
 from bench.types import Array, Status
 from bench.work import Job, ShardResult, run_job
+
+NO_MODEL = "(no model)"  # the label of rows that need none
 
 
 class Progress(Protocol):
@@ -113,6 +115,11 @@ def execute(
         KeyboardInterrupt: Passed on; what was computed is stored.
     """
     progress = progress or Silent()
+    if module is not None and machine.executor != "local":
+        raise InputError(
+            f"executor '{machine.executor}' cannot take a model in memory to its workers; use "
+            "executor='local', or name a factory: 'py:FILE.py:FACTORY'"
+        )
     store = Store(machine.runs)
     store.prepare()
     # The code that is loaded now is what computes: an edit during a long run must not be taken
@@ -191,9 +198,7 @@ def _records(plan: RunPlan, store: Store, failures: Mapping[str, Failure]) -> It
                 yield _record(row, plan, model, task, known, seconds, reduction.level)
 
 
-def _gather(
-    task: TaskPlan, store: Store, failures: Mapping[str, Failure]
-) -> tuple[Results, float]:
+def _gather(task: TaskPlan, store: Store, failures: Mapping[str, Failure]) -> tuple[Results, float]:
     """Return the arrays of each measure, its shards joined in order, and the seconds they took."""
     results: dict[str, Mapping[str, Array] | Failure] = {}
     seconds = 0.0
@@ -209,8 +214,7 @@ def _gather(
         else:
             seconds += sum(part.seconds for part in parts)
             results[name] = {
-                key: np.concatenate([part.arrays[key] for part in parts])
-                for key in parts[0].arrays
+                key: np.concatenate([part.arrays[key] for part in parts]) for key in parts[0].arrays
             }
     return results, seconds
 
@@ -228,14 +232,18 @@ def _record(
     settings = dict(row.settings)
     if request.limit is not None:
         settings["limit"] = request.limit
-    trivial = bool(settings.get("trivial"))
+    of_model: dict[str, Any] = {"model": "", "label": NO_MODEL}
+    if task.task.needs_model:
+        of_model = {
+            "model": loaded.name,
+            "label": loaded.label,
+            "variant": loaded.variant,
+            "network": loaded.network,
+            "weights_sha256": loaded.weights_sha256,
+        }
     return Record(
         run=request.run_id,
-        model=loaded.name,
-        label=loaded.label,
-        variant=loaded.variant,
-        network=loaded.network,
-        weights_sha256=loaded.weights_sha256,
+        **of_model,
         dataset=request.dataset,
         suite=task.suite,
         suite_version=task.suite_version,
@@ -250,7 +258,7 @@ def _record(
         n=row.n,
         n_ood=row.n_ood,
         settings=settings,
-        details={**row.details, **({"needs_model": False} if trivial else {})},
+        details=row.details,
         seed=request.seed,
         versions=known,
         seconds=round(seconds, 3) if row.status is Status.OK else None,

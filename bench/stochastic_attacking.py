@@ -246,7 +246,7 @@ def attack_stochastic(
         )
     work = plan(attack, eps, options)
     noise = noise_of(context, len(images), seed, task or f"attack/{work.name}", ids, device)
-    base = context or Context(noise=noise, micro_batch=micro_batch)
+    base = replace(context or Context(noise=noise, micro_batch=micro_batch), noise=noise)
     parts = []
     with preserved(model):
         for rows in torch.split(torch.arange(len(images)), base.micro_batch):

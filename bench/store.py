@@ -73,7 +73,8 @@ class Store:
         """
         buffer = io.BytesIO()
         meta = json.dumps({"schema": SCHEMA, "key": key, "seconds": seconds})
-        np.savez_compressed(buffer, __meta__=np.array(meta), **arrays)
+        members: dict[str, Any] = {"__meta__": np.array(meta), **arrays}
+        np.savez_compressed(buffer, **members)
         with _explained(self.shards):
             write_atomically(self.shard_path(key), buffer.getvalue())
 

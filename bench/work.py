@@ -11,17 +11,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import torch
 
 from bench.context import Context, resolve_device
-from bench.data import load_dataset, to_tensor
+from bench.data import to_tensor
 from bench.errors import BenchError, Unsupported
 from bench.models import LoadedModel, ModelRef, load
 from bench.noise import bound
 from bench.tasks.base import Arrays, Batch, DataRef, Measure
-from bench.types import Dataset, Status
+from bench.tasks.base import load as load_images
+from bench.types import Status
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ def run_job(job: Job) -> list[ShardResult]:
     """Return a result for every shard of the job; a failure of one does not touch the others."""
     with pinned_threads(job.threads):
         device = resolve_device(job.device)
-        images = dataset_of(job.data)
-        inside = dataset_of(job.inside)
+        images = load_images(job.data)
+        inside = load_images(job.inside)
         model = None if job.model is None else _model(job.model, job.inside, str(device))
         ids = torch.arange(job.start, job.stop, device=device)
         labels = images.labels
@@ -98,9 +98,7 @@ def _fill(
             torch.cuda.empty_cache()
             micro_batch //= 2  # keyed noise makes the result independent of it
         except Unsupported as error:
-            return ShardResult(
-                shard.key, None, status=Status.NOT_APPLICABLE, reason=str(error)
-            )
+            return ShardResult(shard.key, None, status=Status.NOT_APPLICABLE, reason=str(error))
         except BenchError as error:
             return _failed(shard, error, str(error))
         except Exception as error:  # one task fails, with its trace kept; the others go on
@@ -112,24 +110,9 @@ def _failed(shard: ShardRequest, error: BaseException, reason: str) -> ShardResu
     return ShardResult(shard.key, None, status=Status.FAILED, reason=reason, trace=trace)
 
 
-@lru_cache(maxsize=32)
-def dataset_of(ref: DataRef) -> Dataset:
-    """Return the images of a reference, kept for the next job."""
-    return load_dataset(
-        ref.spec,
-        ref.split,
-        root=None if ref.root is None else Path(ref.root),
-        like=ref.like,
-        n=ref.n,
-        seed=ref.seed,
-        limit=ref.limit,
-        download=ref.download,
-    )
-
-
 @lru_cache(maxsize=4)
 def _model(ref: ModelRef, inside: DataRef, device: str) -> LoadedModel:
-    model = load(ref, dataset_of(inside))
+    model = load(ref, load_images(inside))
     model.module.to(device)
     for parameter in model.module.parameters():
         parameter.requires_grad_(False)  # gradients go to the input only

@@ -15,6 +15,9 @@ from bench.refinement import draw_logits
 class Wrapped(nn.Module):
     """A module behind the normalisation it was trained with: module((x - mean) / std)."""
 
+    mean: Tensor
+    std: Tensor
+
     def __init__(self, module: nn.Module, mean: Tensor, std: Tensor) -> None:
         super().__init__()
         self.module = module

@@ -2,7 +2,8 @@
 
 The authors' code averages a shuffled batch of *test* images with the batch before, each image
 already noisy, and adds noise again. Here the sources are validation images of different classes
-and no noise is added: noise belongs to the protocol, which treats every set alike.
+and no noise is added: noise belongs to the protocol, which treats every set alike. The mean is
+rounded to the grey levels of the sources (`on_grid`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from scipy.sparse.csgraph import connected_components
 from bench.registry import DATASETS
 from bench.types import Array, Dataset
 
-from .making import as_float, generator, made, pick
+from .making import as_float, generator, made, on_grid, pick
 
 GROUP = 5  # images that are mixed among themselves: the 10 pairs of 5 images
 
@@ -32,17 +33,17 @@ def interp(
     share a source, directly or by a chain, have one cluster number.
     """
     left, right = (side[: max(n, 0)] for side in pairs(like, generator(seed, "interp")))
-    images = (as_float(like.images[left]) + as_float(like.images[right])) / np.float32(2)
+    means = (as_float(like.images[left]) + as_float(like.images[right])) / np.float32(2)
     link = coo_array((np.ones(len(left)), (left, right)), shape=(len(like), len(like)))
     _, component = connected_components(link, directed=False)
     return made(
         "interp",
         split,
-        images,
+        on_grid(means, like),
         asked=n,
         like=like,
         clusters=component[left].astype(np.int64),
-        source=f"(a + b) / 2, a and b of different classes, from {like.name} validation",
+        source=f"(a + b) / 2 on the grey levels of its sources, a and b of different classes, from {like.name} validation",
         note=f"{len(np.unique(component[left]))} independent groups of source images",
     )
 

@@ -61,7 +61,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="robust-ood-bench", prog_name="bench")
 def bench() -> None:
-    """Measure classifiers that are also energy models, and any other classifier beside them.
+    r"""Measure classifiers that are also energy models, and any other classifier beside them.
 
     Accuracy, calibration, out-of-distribution detection and robustness, every number with its
     interval. Try:

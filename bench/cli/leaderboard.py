@@ -13,10 +13,20 @@ from bench.errors import InputError
 @click.option("--suite", help="Only this suite.")
 @click.option("--dataset", help="Only this data set.")
 @click.option("--metric", help="What out-of-distribution tables show.  [default: auroc]")
-@click.option("--format", "format_", default="table", show_default=True,
-              help="table, markdown, csv, json or latex.")
-@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True,
-              help="Folder of results.")
+@click.option(
+    "--format",
+    "format_",
+    default="table",
+    show_default=True,
+    help="table, markdown, csv, json or latex.",
+)
+@click.option(
+    "--runs",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Folder of results.",
+)
 def command(
     suite: str | None, dataset: str | None, metric: str | None, format_: str, runs: Path
 ) -> None:
@@ -33,7 +43,8 @@ def command(
             cells[record.cell] = record
     if not cells:
         raise InputError(
-            f"no records in '{runs}'" + (f" of suite '{suite}'" if suite else "")
+            f"no records in '{runs}'"
+            + (f" of suite '{suite}'" if suite else "")
             + "; start a run with 'bench run', or name another folder with --runs"
         )
     print_records(list(cells.values()), format_, metric)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from bench.registry import Entry
 
 KINDS = ("models", "trainers", "networks", "attacks", "datasets", "scores", "metrics", "suites")
 
@@ -13,8 +18,9 @@ KINDS = ("models", "trainers", "networks", "attacks", "datasets", "scores", "met
 @click.argument("kind", required=False)
 @click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True)
 def command(kind: str | None, runs: Path) -> None:
-    """List what is registered: models, trainers, networks, attacks, datasets, scores, metrics,
-    suites; or 'runs': what was run.
+    """List what is registered, or what was run.
+
+    KIND is models, trainers, networks, attacks, datasets, scores, metrics, suites or runs.
     """
     from bench.errors import UnknownName
 
@@ -29,7 +35,7 @@ def command(kind: str | None, runs: Path) -> None:
         _list_entries(name, REGISTRIES[name].entries())
 
 
-def _list_entries(kind: str, entries: list) -> None:  # type: ignore[type-arg]
+def _list_entries(kind: str, entries: Sequence[Entry[Any]]) -> None:
     click.secho(kind, bold=True)
     for entry in entries:
         options = ", ".join(f"{k}={v!r}" for k, v in entry.options.items())

@@ -85,42 +85,83 @@ def request_of_run(path: Path) -> Request:
 
 
 @click.command("run")
-@click.option("--model", multiple=True, help="Name, ckpt:NETWORK@FILE or py:FILE.py:FACTORY; "
-              "repeat it or join names by commas.  [default: all four]")
-@click.option("--suite", multiple=True, help="Repeat it or join names by commas.  [default: "
-              "accuracy, calibration, ood, robustness]")
-@click.option("--dataset", default="digits", show_default=True,
-              help="Name, npz:FILE or folder:DIR.")
-@click.option("--refine-steps", default="0", show_default=True,
-              help="N of JEM-N; a comma list gives a row for each.")
+@click.option(
+    "--model",
+    multiple=True,
+    help="Name, ckpt:NETWORK@FILE or py:FILE.py:FACTORY; "
+    "repeat it or join names by commas.  [default: all four]",
+)
+@click.option(
+    "--suite",
+    multiple=True,
+    help="Repeat it or join names by commas.  [default: accuracy, calibration, ood, robustness]",
+)
+@click.option(
+    "--dataset", default="digits", show_default=True, help="Name, npz:FILE or folder:DIR."
+)
+@click.option(
+    "--refine-steps",
+    default="0",
+    show_default=True,
+    help="N of JEM-N; a comma list gives a row for each.",
+)
 @click.option("--network", help="Architecture of registered models.")
 @click.option("--checkpoint", help="File of weights instead of those found by name.")
-@click.option("--protocol", type=click.Choice(["default", "paper"]), default="default",
-              show_default=True, help="'paper' adds the papers' input noise for every model.")
+@click.option(
+    "--protocol",
+    type=click.Choice(["default", "paper"]),
+    default="default",
+    show_default=True,
+    help="'paper' adds the papers' input noise for every model.",
+)
 @click.option("--limit", type=int, help="First images of every set only; rows are set apart.")
 @click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE",
-              help="Option of a suite or attack, e.g. pgd-linf.steps=100.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME.OPTION=VALUE",
+    help="Option of a suite or attack, e.g. pgd-linf.steps=100.",
+)
 @click.option("--config", type=click.Path(path_type=Path), help="TOML file with these options.")
-@click.option("--from", "from_run", type=click.Path(path_type=Path), metavar="RUN.JSON",
-              help="Repeat a stored run's request.")
+@click.option(
+    "--from",
+    "from_run",
+    type=click.Path(path_type=Path),
+    metavar="RUN.JSON",
+    help="Repeat a stored run's request.",
+)
 @click.option("--data-root", help="Where downloaded data sets lie.")
 @click.option("--download", is_flag=True, help="Fetch data sets that are missing.")
 @click.option("--trust", is_flag=True, help="Load weight files even if that runs their code.")
 @click.option("--device", default="auto", show_default=True)
-@click.option("--batch-size", default="auto", show_default=True,
-              help="Images through a model at once; no number depends on it beyond rounding.")
+@click.option(
+    "--batch-size",
+    default="auto",
+    show_default=True,
+    help="Images through a model at once; no number depends on it beyond rounding.",
+)
 @click.option("--threads", type=int, default=1, show_default=True, help="CPU threads a process.")
 @click.option("--executor", default="local", show_default=True, help="local or local:N processes.")
-@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True,
-              help="Folder of results.")
+@click.option(
+    "--runs",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Folder of results.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the records as JSON.")
-@click.option("--format", "format_", default="table", show_default=True,
-              help="table, markdown, csv, json or latex.")
+@click.option(
+    "--format",
+    "format_",
+    default="table",
+    show_default=True,
+    help="table, markdown, csv, json or latex.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be computed.")
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> int:
-    """Run suites on models and print the leaderboards.
+    r"""Run suites on models and print the leaderboards.
 
     What is stored already is not computed again: the same command goes on where it stopped.
 
@@ -130,9 +171,7 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     """
     if options["config"] is not None:
         _apply_config(ctx, options)
-    request = (
-        request_of_run(options["from_run"]) if options["from_run"] else build_request(options)
-    )
+    request = request_of_run(options["from_run"]) if options["from_run"] else build_request(options)
     size = options["batch_size"]
     if size != "auto" and not str(size).isdigit():
         raise InputError(f"'--batch-size {size}': expected 'auto' or a whole number")

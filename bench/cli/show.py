@@ -13,10 +13,20 @@ from bench.errors import UnknownName
 @click.command("show")
 @click.argument("run")
 @click.option("--metric", help="What out-of-distribution tables show.  [default: auroc]")
-@click.option("--format", "format_", default="table", show_default=True,
-              help="table, markdown, csv, json or latex.")
-@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True,
-              help="Folder of results.")
+@click.option(
+    "--format",
+    "format_",
+    default="table",
+    show_default=True,
+    help="table, markdown, csv, json or latex.",
+)
+@click.option(
+    "--runs",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Folder of results.",
+)
 def command(run: str, metric: str | None, format_: str, runs: Path) -> None:
     """Print one stored run: what was asked, the versions, the leaderboards, the failures."""
     from bench.cli.run import print_records

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 LINES = 20  # how many lines of progress a whole training writes where there is no terminal
 
 
-@click.command(short_help="Train a model and leave weights with a card.")
+@click.command("train")
 @click.option("--model", required=True, help="A registered model ('bench list models').")
 @click.option("--dataset", default="digits", show_default=True, help="What to train on.")
 @click.option("--network", help="A registered network; by default one for the images' size.")
@@ -38,32 +37,19 @@ LINES = 20  # how many lines of progress a whole training writes where there is 
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--data-root", type=click.Path(path_type=Path), help="Folder with data sets.")
 @click.option("--fresh", is_flag=True, help="Start anew and replace what is there.")
-def train(assignments: tuple[str, ...], epochs: int | None, **request: Any) -> None:
+def command(assignments: tuple[str, ...], epochs: int | None, **request: Any) -> None:
     """Train a model; the same command resumes a training that was interrupted.
 
     A training that diverges goes back to its last healthy epoch, with new noise and smaller
     steps, and says so. Exit code 1: it did not come back; the last good weights are saved.
     """
-    from bench.errors import BenchError, Diverged
     from bench.train_job import TrainJob
 
-    try:
-        options = _options(request["model"], assignments, epochs)
-        job = TrainJob(options=options, **request)
-        with Watch() as watch:
-            weights = job.run(watch)
-    except Diverged as error:
-        _stop(f"Error: {error}", 1)
-    except BenchError as error:
-        _stop(f"Error: {error}", 2)
-    except KeyboardInterrupt:
-        _stop("interrupted; the finished epochs are saved, and the same command goes on", 130)
+    options = _options(request["model"], assignments, epochs)
+    job = TrainJob(options=options, **request)
+    with Watch() as watch:
+        weights = job.run(watch)
     _print_result(weights)
-
-
-def _stop(message: str, code: int) -> None:
-    click.echo(message, err=True)
-    sys.exit(code)
 
 
 def _options(model: str, assignments: tuple[str, ...], epochs: int | None) -> dict[str, Any]:

@@ -66,9 +66,12 @@ class Spawned:
                     if tries[number] <= self.retries:
                         waiting.append(number)
                     else:
-                        yield number, Lost(
-                            f"its worker process died {tries[number]} times (killed, or out of "
-                            "memory?); try a smaller --batch-size or fewer processes"
+                        yield (
+                            number,
+                            Lost(
+                                f"its worker process died {tries[number]} times (killed, or out of "
+                                "memory?); try a smaller --batch-size or fewer processes"
+                            ),
                         )
 
     def _submit(self, function: Callable[[Any], Any], job: Any) -> Future[Any]:

@@ -101,17 +101,35 @@ def terminal(tables: Sequence[Table], width: int | None = None, colour: bool = F
         markup=False,
     )
     for table in tables:
-        drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-        for heading in table.keys:
-            drawn.add_column(heading, no_wrap=True)
-        for column in table.columns:
-            drawn.add_column(column.heading, justify="right", no_wrap=True)
-        for row in table.texts():
-            drawn.add_row(*row)
         console.print(table.title, style="bold")
-        console.print(drawn)
+        for columns in _folded(table, width or PLAIN_WIDTH):
+            drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+            for number, heading in enumerate(table.headings()):
+                if number in columns:
+                    name = number < len(table.keys)
+                    drawn.add_column(heading, justify="left" if name else "right", no_wrap=True)
+            for row in table.texts():
+                drawn.add_row(*(row[number] for number in columns))
+            console.print(drawn)
         for note in table.notes:
             console.print(note, style="dim")
         console.print()
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
+
+
+def _folded(table: Table, width: int) -> list[list[int]]:
+    """Return which columns stand side by side, so that nothing is cut off; names repeat."""
+    lines = [table.headings(), *table.texts()]
+    need = [max(len(line[c]) for line in lines) + 3 for c in range(len(lines[0]))]
+    names = list(range(len(table.keys)))
+    room = width - sum(need[c] for c in names)
+    parts: list[list[int]] = []
+    used = room + 1
+    for column in range(len(names), len(need)):
+        if used + need[column] > room:
+            parts.append(list(names))
+            used = 0
+        parts[-1].append(column)
+        used += need[column]
+    return parts

@@ -6,15 +6,12 @@ tables of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from bench.digest import canonical_json
 from bench.records import Record
 from bench.report.table import Cell, Column, Notes, Table, cell_of, column_of, ordered, sort_rows
-from bench.types import Status
-
-Layout = Callable[[Sequence[Record], str], list[Table]]
 
 INTERVALS = "± is half the width of the 95 % interval; JSON and CSV have both ends."
 
@@ -33,12 +30,20 @@ def leaderboards(records: Sequence[Record], metric: str | None = None) -> list[T
         groups.setdefault(group, []).append(record)
     for members in groups.values():
         title = _title(members[0])
-        if members[0].suite == "ood":
-            tables += _detection(members, title, metric or "auroc")
-        else:
-            layout = {"robustness": _robustness, "calibration": _calibration}
-            tables += layout.get(members[0].suite, _plain)(members, title)
+        for kind in ordered(_kind(r) for r in members):
+            own = [r for r in members if _kind(r) == kind]
+            if kind == "detection":
+                tables += _detection(own, title, metric or "auroc")
+            else:
+                tables += {"attack": _robustness, "plain": _plain}[kind](own, title)
     return tables
+
+
+def _kind(record: Record) -> str:
+    """Return how a record is laid out: by what it says of itself, so any suite can use it."""
+    if "ood_dataset" in record.settings:
+        return "detection"
+    return "attack" if "eps" in record.settings else "plain"
 
 
 def _apart(record: Record) -> dict[str, Any]:
@@ -60,48 +65,49 @@ def _title(record: Record) -> str:
 
 
 def _plain(records: Sequence[Record], title: str) -> list[Table]:
-    """Lay out rows of models and columns of metrics, sorted by the first."""
+    """Lay out a table a task: rows of models and columns of metrics, sorted by the first."""
+    tables = []
+    for task in ordered(r.task for r in records):
+        members = [r for r in records if r.task == task]
+        name = title if task == members[0].suite else f"{title}: {task}"
+        tables.append(_plain_table(members, name))
+    return tables
+
+
+def _plain_table(records: Sequence[Record], title: str) -> Table:
     notes = Notes()
-    several = len({r.task for r in records}) > 1
-    cells: dict[str, dict[str, Record]] = {}
+    cells: dict[str, dict[str, Cell]] = {}
     columns: dict[str, Column] = {}
     for r in records:
-        name = f"{r.task} {r.metric}" if several else r.metric
-        cells.setdefault(r.label, {})[name] = r
-        columns.setdefault(name, column_of(r.metric, name))
+        own = cells.setdefault(r.label, {})
+        own[r.metric] = cell_of(r, notes)
+        columns.setdefault(r.metric, column_of(r.metric))
+        if "debiased" in r.details:
+            own |= _beside_ece(r)
+            columns |= {name: Column(name, percent=True) for name in (DEBIASED, CALIBRATED)}
     rows = [
-        ((label,), tuple(cell_of(own.get(name), notes) for name in columns))
-        for label, own in cells.items()
+        ((label,), tuple(own.get(name, Cell()) for name in columns)) for label, own in cells.items()
     ]
     n = next((r.n for r in records if r.n), None)
-    lines = (*((f"{n} images. {INTERVALS}",) if n else ()), *notes.lines())
+    lines = [f"{n} images. {INTERVALS}"] if n else []
+    if CALIBRATED in columns:
+        lines.append(CALIBRATED_NOTE)
     listed = tuple(columns.values())
-    return [Table(title, ("model",), listed, sort_rows(rows, listed[0]), lines)]
+    return Table(title, ("model",), listed, sort_rows(rows, listed[0]), (*lines, *notes.lines()))
 
 
-def _calibration(records: Sequence[Record], title: str) -> list[Table]:
-    """Lay out the metrics, with the debiased ECE and that of a calibrated model beside it."""
-    (table,) = _plain(records, title)
-    ece = {r.label: r for r in records if r.metric == "ece" and r.status is Status.OK}
-    if not ece:
-        return [table]
-    at = [c.title for c in table.columns].index("ece") + 1
-    extra = (Column("debiased", percent=True), Column("if calibrated", percent=True))
-    rows = []
-    for names, cells in table.rows:
-        record = ece.get(names[0])
-        beside = (Cell(), Cell())
-        if record is not None:
-            d = record.details
-            floor = Cell(d["calibrated"], d["calibrated_low"], d["calibrated_high"])
-            beside = (Cell(d["debiased"]), floor)
-        rows.append((names, (*cells[:at], *beside, *cells[at:])))
-    columns = (*table.columns[:at], *extra, *table.columns[at:])
-    note = (
-        "'if calibrated' is the ECE that a perfectly calibrated model with the same confidences "
-        "would show on as many images: an ECE in that range is no sign of miscalibration."
-    )
-    return [Table(table.title, table.keys, columns, tuple(rows), (*table.notes, note))]
+DEBIASED, CALIBRATED = "debiased ece", "if calibrated"
+CALIBRATED_NOTE = (
+    f"'{CALIBRATED}' is the ECE that a perfectly calibrated model with the same confidences would "
+    "show on as many images: an ECE in that range is no sign of miscalibration."
+)
+
+
+def _beside_ece(record: Record) -> dict[str, Cell]:
+    """Return what must stand beside an ECE: its debiased value, and that of a calibrated model."""
+    d = record.details
+    floor = Cell(d["calibrated"], d["calibrated_low"], d["calibrated_high"])
+    return {DEBIASED: Cell(d["debiased"]), CALIBRATED: floor}
 
 
 def _detection(records: Sequence[Record], title: str, metric: str) -> list[Table]:
@@ -118,8 +124,7 @@ def _detection(records: Sequence[Record], title: str, metric: str) -> list[Table
 
 
 def _row_names(record: Record) -> tuple[str, str]:
-    trivial = bool(record.settings.get("trivial"))
-    return ("(no model)" if trivial else record.label, record.settings["score"])
+    return record.label, record.settings["score"]
 
 
 def _detection_group(
@@ -135,7 +140,7 @@ def _detection_group(
         cells.setdefault(_row_names(r), {})[r.settings["ood_dataset"]] = r
     means = {_row_names(r): r for r in mean}
     # What needs no model stands last, once.
-    names = sorted(cells, key=lambda pair: pair[0] == "(no model)")
+    names = sorted(cells, key=lambda pair: pair[0].startswith("("))
     rows = []
     for pair in names:
         row = [cell_of(cells[pair].get(name), notes) for name in sets]
@@ -154,15 +159,18 @@ def _sizes(records: Sequence[Record], sets: Sequence[str]) -> str:
 
 
 def _separated(records: Sequence[Record]) -> list[str]:
-    """Say of each set that one trivial score tells apart that it is so."""
-    found = {}
-    for r in records:
-        if "separated_by" in r.details:
-            found[r.settings["ood_dataset"]] = r.details
+    """Say which sets a trivial score tells apart, and how well."""
+    found = {r.settings["ood_dataset"]: r.details.get("separated_by") for r in records}
+    listed = [
+        f"{name} ({', '.join(f'{score} {value:.3f}' for score, value in scores.items())})"
+        for name, scores in found.items()
+        if scores
+    ]
+    if not listed:
+        return []
     return [
-        f"{name}: {d['separated_by']} alone separates it (AUROC {d['separated_auroc']:.3f}); a "
-        "high value here says little about a model."
-        for name, d in found.items()
+        "Told apart by statistics that need no model, so that a high value says little about one "
+        f"(AUROC; near 0 separates as well as near 1): {'; '.join(listed)}."
     ]
 
 
@@ -184,9 +192,7 @@ def _robustness(records: Sequence[Record], title: str) -> list[Table]:
         for label in ordered(r.label for r in members):
             for metric in metrics:
                 own = {
-                    r.settings["eps"]: r
-                    for r in members
-                    if r.label == label and r.metric == metric
+                    r.settings["eps"]: r for r in members if r.label == label and r.metric == metric
                 }
                 if own:
                     cells = tuple(cell_of(own.get(e), notes) for e in budgets)

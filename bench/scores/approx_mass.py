@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bench.energy import density_gradient
@@ -23,4 +24,4 @@ def approx_mass_score(model: Any, x: Tensor) -> Tensor:
         ``(B,)`` float64, at most 0; the squares are added in float64.
     """
     _, gradient = density_gradient(model, x)
-    return -gradient.flatten(1).cpu().double().norm(dim=1)
+    return -torch.linalg.vector_norm(gradient.flatten(1).cpu().double(), dim=1)

@@ -16,7 +16,7 @@ from bench.types import DensityModel
 
 @SCORES.register("log-density")
 def log_density_score(model: Any, x: Tensor) -> Tensor:
-    """log p(x) up to a constant: LSE_y f(x)[y], or the model's own density.
+    """Log p(x) up to a constant: LSE_y f(x)[y], or the model's own density.
 
     Returns:
         ``(B,)`` float64; the logsumexp is taken in float64, where float32 would make ties.

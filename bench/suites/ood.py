@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from bench.data import load_dataset
 from bench.errors import Unsupported
 from bench.registry import SCORES, SUITES
-from bench.tasks.base import Absent, DataRef, Plan, Task
+from bench.tasks.base import Absent, DataRef, Plan, Task, load
 from bench.tasks.detection import Detection, Headline, OODSet
 
 
@@ -33,30 +31,29 @@ class OODSuite:
     sets: tuple[str, ...] = ()
 
     def tasks(self, plan: Plan) -> Sequence[Task]:
-        """Return a task for each set, and the headline over the near ones."""
-        trivial = [e.name for e in SCORES.entries() if e.facts.get("trivial")]
-        scores = tuple(dict.fromkeys([*self.scores, *trivial]))
+        """Return tasks for each set, and a headline over the near ones: models', then trivial."""
+        trivial = tuple(e.name for e in SCORES.entries() if e.facts.get("trivial"))
+        own = tuple(name for name in self.scores if name not in trivial)
+        for name in own:
+            SCORES.entry(name)
+        sets = [(*self._resolve(plan, name, group), group) for group, name in self._sets(plan)]
         tasks: list[Task] = []
-        near: list[Detection] = []
-        for group, name in self._sets(plan):
-            data = DataRef(
-                spec=name,
-                like=plan.data.spec,
-                n=self.n,
-                limit=plan.data.limit,
-                root=plan.data.root,
-                download=plan.data.download,
-            )
-            outside, absent = _resolve(data, group)
-            task = Detection(plan.data, outside, scores, tuple(self.metrics), plan.input_noise)
-            if absent is not None:
-                tasks.append(Absent(task, absent))
-                continue
-            tasks.append(task)
-            if group == "near":
-                near.append(task)
-        if near:
-            tasks.append(Headline(tuple(near)))
+        for scores in filter(None, (own, trivial)):
+            near: list[Detection] = []
+            for outside, absent, group in sets:
+                task = Detection(
+                    inside=plan.data,
+                    outside=outside,
+                    scores=scores,
+                    trivial=trivial,
+                    metric_names=tuple(self.metrics),
+                    input_noise=plan.input_noise,
+                )
+                tasks.append(task if absent is None else Absent(task, absent))
+                if group == "near" and absent is None:
+                    near.append(task)
+            if near:
+                tasks.append(Headline(tuple(near)))
         return tasks
 
     def _sets(self, plan: Plan) -> list[tuple[str, str]]:
@@ -66,19 +63,18 @@ class OODSuite:
         groups = {name: group for group, name in known}
         return [(groups.get(name, "other"), name) for name in self.sets]
 
-
-def _resolve(data: DataRef, group: str) -> tuple[OODSet, str | None]:
-    """Return the set with what is known of it, and the reason where it cannot be had."""
-    try:
-        dataset = load_dataset(
-            data.spec,
-            root=None if data.root is None else Path(data.root),
-            like=data.like,
-            n=data.n,
-            seed=data.seed,
-            limit=data.limit,
-            download=data.download,
+    def _resolve(self, plan: Plan, name: str, group: str) -> tuple[OODSet, str | None]:
+        """Return the set with what is known of it, and the reason where it cannot be had."""
+        data = DataRef(
+            spec=name,
+            like=plan.data.spec,
+            n=self.n,
+            limit=plan.data.limit,
+            root=plan.data.root,
+            download=plan.data.download,
         )
-    except Unsupported as error:
-        return OODSet(data, group), str(error)
-    return OODSet(data, group, dataset.note, dataset.clusters), None
+        try:
+            dataset = load(data)
+        except Unsupported as error:
+            return OODSet(data, group), str(error)
+        return OODSet(data, group, dataset.note, dataset.clusters), None

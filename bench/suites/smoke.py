@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from bench.registry import SUITES
 from bench.suites.accuracy import AccuracySuite
 from bench.suites.calibration import CalibrationSuite
 from bench.suites.ood import OODSuite
+from bench.suites.robustness import RobustnessSuite
 from bench.tasks.base import Plan, Task
 
 
@@ -31,5 +31,6 @@ class SmokeSuite:
         return [
             *AccuracySuite(draws=2).tasks(small),
             *CalibrationSuite(draws=2).tasks(small),
-            *OODSuite(n=few).tasks(small)[:2],
+            *OODSuite(n=few).tasks(small),
+            *RobustnessSuite(steps=3, restarts=1, eot_samples=2, scoring_draws=4).tasks(small),
         ]

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from bench.context import Context
+from bench.data import load_dataset
 from bench.digest import canonical_json
 from bench.models import LoadedModel
 from bench.types import Array, Dataset, Status
@@ -55,6 +58,21 @@ class DataRef:
     limit: int | None = None
     root: str | None = None
     download: bool = False
+
+
+@lru_cache(maxsize=64)
+def load(ref: DataRef) -> Dataset:
+    """Return the images of a reference, kept for the next call."""
+    return load_dataset(
+        ref.spec,
+        ref.split,
+        root=None if ref.root is None else Path(ref.root),
+        like=ref.like,
+        n=ref.n,
+        seed=ref.seed,
+        limit=ref.limit,
+        download=ref.download,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +155,11 @@ class Task(Protocol):
         ...
 
     @property
+    def needs_model(self) -> bool:
+        """Whether its rows are of a model; where not, they stand in the table once."""
+        ...
+
+    @property
     def measures(self) -> Sequence[Measure]:
         """What it needs, in any order; equal measures of several tasks run once."""
         ...
@@ -163,6 +186,11 @@ class Absent:
         return self.task.name
 
     @property
+    def needs_model(self) -> bool:
+        """As the task."""
+        return self.task.needs_model
+
+    @property
     def measures(self) -> Sequence[Measure]:
         """None."""
         return ()
@@ -183,13 +211,15 @@ class Plan:
     Attributes:
         dataset: The in-distribution test images.
         data: Where they come from.
-        stochastic: Whether the model declares that its logits depend on noise.
+        stochastic: Whether the model's logits depend on noise.
+        refine_steps: N of JEM-N.
         input_noise: The protocol's, x units; 0 for the default protocol.
     """
 
     dataset: Dataset
     data: DataRef
     stochastic: bool = False
+    refine_steps: int = 0
     input_noise: float = 0.0
 
 

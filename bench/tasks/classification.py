@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from bench import metrics
+from bench.metrics.predictions import log_softmax
 from bench.registry import METRICS
 from bench.tasks.base import (
     Failure,
@@ -42,6 +42,8 @@ class Classification:
     measure: Logits
     metric_names: tuple[str, ...]
 
+    needs_model: ClassVar[bool] = True
+
     @property
     def measures(self) -> tuple[Measure, ...]:
         """The logits."""
@@ -66,16 +68,10 @@ class Classification:
         settings: dict[str, Any] = {"draws": draws} if draws > 1 else {}
         if self.measure.input_noise:
             settings["input_noise"] = self.measure.input_noise
+        intervals = self._intervals(pooled, clusters, reduction)
         for name in self.metric_names:
             value = pooled.evaluate(name)
-            low, high = metrics.interval(
-                name,
-                *pooled.arguments(name),
-                level=reduction.level,
-                seed=reduction.seed,
-                clusters=clusters,
-                resamples=reduction.resamples,
-            )
+            low, high = intervals[name]
             details = self._details(name, pooled)
             if draws > 1:
                 each = [Inputs(logits[:, r], labels).evaluate(name) for r in range(draws)]
@@ -90,6 +86,25 @@ class Classification:
                 settings=settings,
                 details=details,
             )
+
+    def _intervals(
+        self, inputs: Inputs, clusters: Array | None, reduction: Reduction
+    ) -> dict[str, tuple[float, float]]:
+        """Return the interval of every metric; those that take the same arrays share resamples."""
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for name in self.metric_names:
+            groups.setdefault(metrics.metric_inputs(name), []).append(name)
+        found: dict[str, tuple[float, float]] = {}
+        for names in groups.values():
+            found |= metrics.joint_intervals(
+                names,
+                *inputs.arguments(names[0]),
+                level=reduction.level,
+                seed=reduction.seed,
+                clusters=clusters,
+                resamples=reduction.resamples,
+            )
+        return found
 
     def _details(self, name: str, inputs: Inputs) -> dict[str, Any]:
         if name == "accuracy":
@@ -106,6 +121,7 @@ def ece_details(inputs: Inputs) -> dict[str, Any]:
     same confidences would show, with the range that holds 95 % of such results.
     """
     confidence, correct = inputs["confidence"], inputs["correct"]
+    table = metrics.reliability_table(confidence, correct, n_bins=20)
     floor = metrics.expected_calibrated_ece(confidence, n_bins=20, seed=0)
     return {
         "n_bins": 20,
@@ -113,7 +129,7 @@ def ece_details(inputs: Inputs) -> dict[str, Any]:
         "calibrated": floor.mean,
         "calibrated_low": floor.low,
         "calibrated_high": floor.high,
-        "reliability": metrics.reliability_table(confidence, correct, n_bins=20),
+        "reliability": {name: column.tolist() for name, column in vars(table).items()},
     }
 
 
@@ -127,7 +143,7 @@ class Inputs:
     def __getitem__(self, name: str) -> Array:
         if name not in self._made:
             if name == "probs":
-                self._made["probs"] = metrics.softmax(self.logits)
+                self._made["probs"] = np.exp(log_softmax(self.logits.astype(np.float64)))
             else:
                 confidence, correct = metrics.confidence_and_correct(self.logits, self.labels)
                 self._made |= {"confidence": confidence, "correct": correct}
@@ -135,18 +151,8 @@ class Inputs:
 
     def arguments(self, metric: str) -> list[Array]:
         """Return the positional arguments of a metric."""
-        return [self[p] for p in metric_arguments(metric)]
+        return [self[name] for name in metrics.metric_inputs(metric)]
 
     def evaluate(self, metric: str) -> float:
         """Return the value of a metric."""
         return float(METRICS[metric](*self.arguments(metric)))
-
-
-LOGIT_ARGUMENTS = frozenset({"logits", "labels", "probs", "confidence", "correct"})
-RANK_ARGUMENTS = ("id_scores", "ood_scores")
-
-
-def metric_arguments(name: str) -> list[str]:
-    """Return the names of a metric's positional arguments: they say what it is fed."""
-    parameters = inspect.signature(METRICS[name]).parameters.values()
-    return [p.name for p in parameters if p.default is p.empty and p.kind is not p.KEYWORD_ONLY]

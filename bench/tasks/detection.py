@@ -10,7 +10,9 @@ import numpy as np
 
 from bench import metrics
 from bench.errors import InputError
-from bench.registry import METRICS, SCORES
+from bench.metrics.resampled import evaluator
+from bench.metrics.resampling import chunk_rows
+from bench.registry import METRICS
 from bench.tasks.base import (
     DataRef,
     Failure,
@@ -39,12 +41,13 @@ class OODSet:
 
 @dataclass(frozen=True)
 class Detection:
-    """Every score on one out-of-distribution set.
+    """Some scores on one out-of-distribution set.
 
     Attributes:
         inside: The in-distribution images.
         outside: The set.
-        scores: Names of scores.
+        scores: Names of scores: all of them trivial, or none.
+        trivial: Names of all trivial scores: every row says which of them separate the set.
         metric_names: Names of metrics of (id_scores, ood_scores).
         input_noise: The protocol's, x units.
     """
@@ -52,8 +55,14 @@ class Detection:
     inside: DataRef
     outside: OODSet
     scores: tuple[str, ...]
+    trivial: tuple[str, ...]
     metric_names: tuple[str, ...]
     input_noise: float = 0.0
+
+    @property
+    def needs_model(self) -> bool:
+        """Trivial scores do not."""
+        return not set(self.scores) <= set(self.trivial)
 
     @property
     def name(self) -> str:
@@ -63,7 +72,8 @@ class Detection:
     @property
     def measures(self) -> Sequence[Measure]:
         """Each score on both sides."""
-        return [self._scored(s, d) for s in self.scores for d in (self.inside, self.outside.data)]
+        scores = dict.fromkeys([*self.scores, *self.trivial])
+        return [self._scored(s, d) for s in scores for d in (self.inside, self.outside.data)]
 
     def _scored(self, score: str, data: DataRef) -> Scored:
         return Scored(data=data, score=score, input_noise=self.input_noise)
@@ -75,7 +85,7 @@ class Detection:
             "ood_group": self.outside.group,
             "score": score,
         }
-        if SCORES.entry(score).facts.get("trivial"):
+        if score in self.trivial:
             settings["trivial"] = True
         if self.input_noise:
             settings["input_noise"] = self.input_noise
@@ -104,39 +114,39 @@ class Detection:
                 yield from self._missing(score, sides)
                 continue
             details = {**separation, "tied": tied_share(*sides)}
-            for name in self.metric_names:
-                yield self._row(name, score, sides, details, reduction)
+            yield from self._rows(score, sides, details, reduction)
 
-    def _row(
+    def _rows(
         self,
-        name: str,
         score: str,
         sides: tuple[Array, Array],
         details: Mapping[str, Any],
         reduction: Reduction,
-    ) -> Row:
+    ) -> Iterator[Row]:
         groups = self.outside.clusters
         clusters = None if groups is None else (None, groups)
-        low, high = metrics.interval(
-            name,
+        intervals = metrics.joint_intervals(
+            self.metric_names,
             *sides,
             level=reduction.level,
             seed=reduction.seed,
             clusters=clusters,
             resamples=reduction.resamples,
         )
-        return Row(
-            metric=name,
-            value=float(METRICS[name](*sides)),
-            low=low,
-            high=high,
-            interval=metrics.interval_method(name, clusters),
-            n=len(sides[0]),
-            n_ood=len(sides[1]),
-            settings=self.settings(score),
-            details=details,
-            note=self.outside.note or None,
-        )
+        for name in self.metric_names:
+            low, high = intervals[name]
+            yield Row(
+                metric=name,
+                value=float(METRICS[name](*sides)),
+                low=low,
+                high=high,
+                interval=metrics.interval_method(name, clusters),
+                n=len(sides[0]),
+                n_ood=len(sides[1]),
+                settings=self.settings(score),
+                details=details,
+                note=self.outside.note or None,
+            )
 
     def sides(self, score: str, results: Results) -> tuple[Array, Array] | Failure:
         """Return the values of a score on both sides, or why there are none."""
@@ -148,20 +158,18 @@ class Detection:
         return inside, outside
 
     def _separation(self, results: Results) -> dict[str, Any]:
-        """Name the trivial score that tells this set apart best, if one does.
+        """Return the AUROC of each trivial score that tells this set apart.
 
         Either direction counts: a score below 0.05 separates as well as one above 0.95.
         """
-        best: tuple[float, str, float] | None = None
-        for score in self.scores:
+        found = {}
+        for score in self.trivial:
             sides = self.sides(score, results)
-            if isinstance(sides, Failure) or not SCORES.entry(score).facts.get("trivial"):
-                continue
-            value = float(metrics.auroc(*sides))
-            strength = max(value, 1.0 - value)
-            if strength >= SEPARATED and (best is None or strength > best[0]):
-                best = strength, score, value
-        return {} if best is None else {"separated_by": best[1], "separated_auroc": best[2]}
+            if not isinstance(sides, Failure):
+                value = float(metrics.auroc(*sides))
+                if max(value, 1.0 - value) >= SEPARATED:
+                    found[score] = value
+        return {"separated_by": found} if found else {}
 
 
 def tied_share(inside: Array, outside: Array) -> float:
@@ -190,6 +198,11 @@ class Headline:
     def name(self) -> str:
         """E.g. ``ood/near``."""
         return f"ood/{self.group}"
+
+    @property
+    def needs_model(self) -> bool:
+        """As the parts."""
+        return self.parts[0].needs_model
 
     @property
     def measures(self) -> Sequence[Measure]:
@@ -225,19 +238,12 @@ class Headline:
                 known = [pair for pair in pairs if not isinstance(pair, Failure)]
                 yield self._row(score, known, reduction)
 
-    def _row(
-        self, score: str, pairs: Sequence[tuple[Array, Array]], reduction: Reduction
-    ) -> Row:
+    def _row(self, score: str, pairs: Sequence[tuple[Array, Array]], reduction: Reduction) -> Row:
         # The in-distribution images are the same in every part, and so are their resamples:
         # equal seed and size give equal counts.
         draws = np.mean(
             [
-                metrics.bootstrap_auroc(
-                    *pair,
-                    resamples=reduction.resamples,
-                    seed=reduction.seed,
-                    clusters=(None, part.outside.clusters),
-                )
+                _resampled_auroc(*pair, part.outside.clusters, part.outside.data.spec, reduction)
                 for part, pair in zip(self.parts, pairs, strict=True)
             ],
             axis=0,
@@ -254,3 +260,19 @@ class Headline:
             n_ood=sum(len(outside) for _, outside in pairs),
             settings=self.settings(score),
         )
+
+
+def _resampled_auroc(
+    inside: Array, outside: Array, clusters: Array | None, stream: str, reduction: Reduction
+) -> Array:
+    """Return the AUROC on each resample ``(R,)``; the stream names the outer side's resamples."""
+    evaluate = evaluator({"auroc": METRICS["auroc"]}, inside, outside)
+    rows = chunk_rows(len(inside) + len(outside))
+    of_inside = metrics.bootstrap_counts(
+        len(inside), reduction.resamples, reduction.seed, rows=rows
+    )
+    of_outside = metrics.bootstrap_counts(
+        len(outside), reduction.resamples, reduction.seed, clusters, stream=stream, rows=rows
+    )
+    chunks = zip(of_inside, of_outside, strict=True)
+    return np.concatenate([evaluate(*counts)["auroc"] for counts in chunks])

@@ -57,7 +57,7 @@ class Logits:
         require_logits(module, model.name)
         draws = self.draws if is_stochastic(module) else 1
         chunks = []
-        for part in torch.arange(len(batch.x)).split(context.micro_batch):
+        for part in torch.split(torch.arange(len(batch.x)), context.micro_batch):
             noise = context.noise.select(part.to(batch.x.device))
             x = batch.x[part]
             if self.input_noise:
@@ -76,5 +76,3 @@ def require_logits(module: nn.Module, name: str) -> None:
     """Raise `Unsupported` for a model that has no ``forward``: a density without classes."""
     if type(module).forward is nn.Module.forward:
         raise Unsupported(f"{name} has no logits: it is a density without classes")
-
-

@@ -11,7 +11,7 @@ import torch
 from bench.context import Context
 from bench.errors import BenchError, ModelError
 from bench.models import LoadedModel
-from bench.refinement import unrefined
+from bench.refinement import OneDraw, is_stochastic, unrefined
 from bench.registry import SCORES
 from bench.tasks.base import Arrays, Batch, DataRef
 from bench.tasks.logits import require_logits
@@ -58,12 +58,15 @@ class Scored:
         if model is not None and module is not None and entry.facts.get("needs") == "logits":
             require_logits(module, model.name)
         chunks = []
-        for part in torch.arange(len(batch.x)).split(context.micro_batch):
+        for part in torch.split(torch.arange(len(batch.x)), context.micro_batch):
             noise = context.noise.select(part.to(batch.x.device))
             x = batch.x[part]
             if self.input_noise:
                 x = x + self.input_noise * noise.at("input").normal(*x.shape[1:])
-            chunks.append(self._values(module, x, noise.image_ids))
+            asked = module
+            if module is not None and is_stochastic(module):
+                asked = OneDraw(module, noise.at("draw", 0))
+            chunks.append(self._values(asked, x, noise.image_ids))
             context.progress(len(part))
         return {"score": torch.cat(chunks).numpy()}
 

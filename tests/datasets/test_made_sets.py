@@ -27,7 +27,7 @@ DIGITS = (
 # Sets that are exact in every NumPy; fonts, photographs and the normal quantile may differ in the
 # last bit between versions of FreeType, Pillow and SciPy.
 SHA256 = {
-    "interp": "b3b3e1f7b4d853477d19c442cac4b5d181ee571a20f0474c6fa02ce500bcc29f",
+    "interp": "2db4a8487a0d621d420b5ee92f6c0ba59d2ced7e38d6ec4030838135af351952",
     "constant": "2baa439d3dddded9b735bbf8b3a374eae5c17d0d4e7301b14cdaf9a322d725af",
     "uniform": "f92039d47ee80c8c5b1783ed059c74a1c5cea24d3d22ad1aad9e1408f2e89819",
     "inverted": "b58965d0b27f0e6fef514f34d2bd4257dc55dd2277a3bb8420a26064a325a6b8",
@@ -114,11 +114,21 @@ def test_interp_is_the_mean_of_two_classes() -> None:
     sums = {}
     for i in range(len(source)):
         for j in range(i):
-            sums[(source.images[i] + source.images[j]).tobytes()] = (i, j)
-    found = [sums[(image * 2).tobytes()] for image in data.images]  # KeyError: no such pair
+            mean = np.rint((source.images[i] + source.images[j]) / 2 * 16) / 16
+            sums[mean.astype(np.float32).tobytes()] = (i, j)
+    found = [sums[image.tobytes()] for image in data.images]  # KeyError: no such pair
     assert all(source.labels[i] != source.labels[j] for i, j in found)
     assert len(set(found)) == 500
     check_clusters(data, found)
+
+
+def test_interp_keeps_to_the_grey_levels_of_its_sources() -> None:
+    levels = np.arange(17, dtype=np.float32) / 16
+    assert set(np.unique(load_dataset("interp", like="digits").images)) <= set(levels)
+    fine = like((1, 4, 4), 10)
+    assert fine.images.dtype == np.uint8
+    pixels = load_dataset("interp", like=fine).images * 255
+    assert np.abs(pixels - np.rint(pixels)).max() < 1e-4
 
 
 def check_clusters(data: Dataset, pairs: list[tuple[int, int]]) -> None:

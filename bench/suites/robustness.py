@@ -1,0 +1,85 @@
+"""Suite ``robustness``: accuracy under attack over the data set's budgets."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.errors import InputError
+from bench.registry import ATTACKS, SUITES
+from bench.tasks.attacked import STOCHASTIC_OPTIONS, Attacked
+from bench.tasks.base import Plan, Task
+from bench.tasks.robustness import Robustness
+from bench.types import Norm
+
+
+@SUITES.register("robustness", version=1)
+@dataclass(frozen=True, kw_only=True)
+class RobustnessSuite:
+    """PGD in L-infinity and L2 over the data set's budgets; the worst attack of an image counts.
+
+    A stochastic model is attacked through its static network and straight through its draws, and
+    scored on draws that nothing before has seen; its rows are provisional until adaptive attacks
+    are run too.
+
+    Options:
+        attacks: Names of registered attacks; several of one norm give a per-image worst case.
+        steps: Steps of an attack that takes steps.
+        restarts: Random starts of an attack that restarts.
+        eot_samples: Draws behind a gradient of a stochastic model.
+        selection_draws: Draws on which the winner of a stochastic model's candidates is chosen.
+        scoring_draws: Draws on which it is scored.
+        linf: Budgets instead of the data set's.
+        l2: Budgets instead of the data set's.
+        settings: Options by attack, from ``--set``.
+    """
+
+    attacks: tuple[str, ...] = ("pgd-linf", "pgd-l2")
+    steps: int = 20
+    restarts: int = 3
+    eot_samples: int = 4
+    selection_draws: int = 10
+    scoring_draws: int = 20
+    linf: tuple[float, ...] = ()
+    l2: tuple[float, ...] = ()
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def tasks(self, plan: Plan) -> Sequence[Task]:
+        """Return a task for each norm."""
+        by_norm: dict[Norm, list[Attacked]] = {}
+        for name in self.attacks:
+            norm = Norm(ATTACKS.entry(name).facts["norm"])
+            measure = Attacked(
+                data=plan.data,
+                attack=name,
+                eps=self._budgets(norm, plan),
+                options=self._options(name, plan.stochastic),
+            )
+            by_norm.setdefault(norm, []).append(measure)
+        return [
+            Robustness(norm, tuple(measures), plan.refine_steps)
+            for norm, measures in by_norm.items()
+        ]
+
+    def _budgets(self, norm: Norm, plan: Plan) -> tuple[float, ...]:
+        own = {Norm.LINF: self.linf, Norm.L2: self.l2}.get(norm, ())
+        budgets = tuple(own or plan.dataset.eps.get(norm.value, ()))
+        if not budgets:
+            raise InputError(
+                f"data set '{plan.dataset.name}' names no budgets for {norm}; give some with "
+                f"'--set robustness.{norm}=[0.01, 0.02]'"
+            )
+        return tuple(sorted(float(e) for e in budgets))
+
+    def _options(self, name: str, stochastic: bool) -> dict[str, Any]:
+        """Return what the suite sets of the options that the attack has, and what the user sets."""
+        known = set(inspect.signature(ATTACKS[name]).parameters)
+        common = {"steps": self.steps, "restarts": self.restarts}
+        if stochastic:
+            common |= {name: getattr(self, name) for name in ("eot_samples",)}
+        options = {k: v for k, v in common.items() if k in known}
+        if stochastic:
+            options |= {k: getattr(self, k) for k in STOCHASTIC_OPTIONS if hasattr(self, k)}
+        return {**options, **self.settings.get(name, {})}
