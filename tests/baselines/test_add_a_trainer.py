@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from bench.cli.train import train
+from bench.cli.train import command
 from bench.registry import MODELS, TRAINERS
 from bench.weights import read_card
 
@@ -38,8 +38,8 @@ def plugin(tmp_path: Path) -> Iterator[str]:
 
 
 def test_the_page_keeps_its_promise(plugin: str, tmp_path: Path) -> None:
-    command = ["--model", "logistic", "--out", str(tmp_path), "--set", "logistic.epochs=60"]
-    result = CliRunner().invoke(train, command)
+    arguments = ["--model", "logistic", "--out", str(tmp_path), "--set", "logistic.epochs=60"]
+    result = CliRunner().invoke(command, arguments)
     assert result.exit_code == 0, result.output
     card = read_card(tmp_path / "logistic-digits-resnet-tiny.safetensors")
     assert card["trainer"] == "gradient-descent"

@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import torch
 from click.testing import CliRunner, Result
 
-from bench.cli.train import train
+from bench.cli import main
 from bench.data import load_dataset
 from bench.errors import CheckpointError
 from bench.registry import MODELS
@@ -22,7 +23,16 @@ STEM = "baseline-digits-resnet-tiny"
 
 
 def invoke(out: Path, *arguments: str, model: str = "baseline") -> Result:
-    return CliRunner().invoke(train, ["--model", model, "--out", str(out), *arguments])
+    """Run ``bench train`` as the console script does, in this process."""
+    return CliRunner().invoke(console_script, ["--model", model, "--out", str(out), *arguments])
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def console_script(arguments: tuple[str, ...]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["bench", "train", *arguments])
+        main()
 
 
 def test_weights_and_card_are_left_and_found(tmp_path: Path) -> None:
@@ -84,7 +94,7 @@ def test_damaged_weights_are_trained_again(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_request_is_exit_code_2(tmp_path: Path, arguments: list[str], told: str) -> None:
-    result = CliRunner().invoke(train, [*arguments, "--out", str(tmp_path)])
+    result = CliRunner().invoke(console_script, [*arguments, "--out", str(tmp_path)])
     assert result.exit_code == 2, result.output
     assert told in result.stderr
     assert not list(tmp_path.glob("*.safetensors"))
@@ -138,7 +148,7 @@ def test_a_damaged_state_is_told(tmp_path: Path) -> None:
 
 def test_help_needs_neither_torch_nor_numpy() -> None:
     code = (
-        "import sys; from bench.cli.train import train; train(['--help'], standalone_mode=False);"
+        "import sys; from bench.cli import bench; bench(['train', '-h'], standalone_mode=False);"
         "print(sorted({'torch', 'numpy', 'rich'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
