@@ -24,7 +24,6 @@ class Bins:
         confidence: Sum of the confidences.
         correct: How many predictions are right.
         squares: Sum of (confidence - correct)^2.
-
     """
 
     images: Array

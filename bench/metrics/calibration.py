@@ -6,7 +6,9 @@ images is not a number one can compare: the defaults are 20 bins of equal width 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +19,11 @@ from bench.registry import METRICS
 from bench.types import Array
 
 N_BINS = 20
+REFLECTED: Mapping[str, Any] = {
+    "interval": "reflected-bootstrap",
+    "bounds": (0.0, 1.0),
+    "calibration": True,
+}
 
 
 def width_bins(confidence: npt.ArrayLike, correct: npt.ArrayLike, n_bins: int) -> Bins:
@@ -26,7 +33,7 @@ def width_bins(confidence: npt.ArrayLike, correct: npt.ArrayLike, n_bins: int) -
     return fill(equal_width(confidence, n_bins), n_bins, confidence, correct)
 
 
-@METRICS.register("ece", better="lower", interval="reflected-bootstrap", bounds=(0.0, 1.0))
+@METRICS.register("ece", better="lower", **REFLECTED)
 def ece(confidence: npt.ArrayLike, correct: npt.ArrayLike, *, n_bins: int = N_BINS) -> float:
     """Return the expected calibration error, Guo et al. (2017), equation 3.
 
@@ -41,12 +48,11 @@ def ece(confidence: npt.ArrayLike, correct: npt.ArrayLike, *, n_bins: int = N_BI
 
     Raises:
         InputError: An array is empty, holds NaN, is out of range or does not fit the other.
-
     """
     return float(width_bins(confidence, correct, n_bins).ece())
 
 
-@METRICS.register("mce", better="lower", interval="reflected-bootstrap", bounds=(0.0, 1.0))
+@METRICS.register("mce", better="lower", **REFLECTED)
 def mce(confidence: npt.ArrayLike, correct: npt.ArrayLike, *, n_bins: int = N_BINS) -> float:
     """Return the maximum calibration error, Guo et al. (2017), equation 5.
 
@@ -56,7 +62,7 @@ def mce(confidence: npt.ArrayLike, correct: npt.ArrayLike, *, n_bins: int = N_BI
     return float(width_bins(confidence, correct, n_bins).mce())
 
 
-@METRICS.register("rmsce", better="lower", interval="reflected-bootstrap", bounds=(0.0, 1.0))
+@METRICS.register("rmsce", better="lower", **REFLECTED)
 def rmsce(confidence: npt.ArrayLike, correct: npt.ArrayLike, *, n_bins: int = N_BINS) -> float:
     """Return the root mean squared calibration error, Hendrycks et al. (2019), equal width.
 
@@ -66,7 +72,9 @@ def rmsce(confidence: npt.ArrayLike, correct: npt.ArrayLike, *, n_bins: int = N_
     return float(width_bins(confidence, correct, n_bins).rmsce())
 
 
-@METRICS.register("debiased_ece", better="lower", interval="reflected-bootstrap", bounds=(0.0, 1.0))
+@METRICS.register(
+    "debiased_ece", better="lower", interval="bootstrap", bounds=(0.0, 1.0), calibration=True
+)
 def debiased_ece(
     confidence: npt.ArrayLike, correct: npt.ArrayLike, *, n_bins: int = N_BINS
 ) -> float:
@@ -79,7 +87,7 @@ def debiased_ece(
     return float(width_bins(confidence, correct, n_bins).debiased_ece())
 
 
-@METRICS.register("adaptive_ece", better="lower", interval="reflected-bootstrap", bounds=(0.0, 1.0))
+@METRICS.register("adaptive_ece", better="lower", **REFLECTED)
 def adaptive_ece(
     confidence: npt.ArrayLike, correct: npt.ArrayLike, *, n_bins: int = N_BINS
 ) -> float:
@@ -93,9 +101,7 @@ def adaptive_ece(
     return float(fill(equal_mass(confidence, n_bins), n_bins, confidence, correct).ece())
 
 
-@METRICS.register(
-    "classwise_ece", better="lower", interval="reflected-bootstrap", bounds=(0.0, 1.0)
-)
+@METRICS.register("classwise_ece", better="lower", **REFLECTED)
 def classwise_ece(probs: npt.ArrayLike, labels: npt.ArrayLike, *, n_bins: int = N_BINS) -> float:
     """Return the mean over classes k of the ECE of p_k against [label = k], all images.
 
@@ -108,7 +114,6 @@ def classwise_ece(probs: npt.ArrayLike, labels: npt.ArrayLike, *, n_bins: int = 
 
     Raises:
         InputError: ``probs`` are no probabilities, or ``labels`` do not fit them.
-
     """
     probs = probabilities("probs", probs)
     labels = class_labels("labels", labels, probs.shape)
@@ -126,7 +131,6 @@ class ReliabilityTable:
         count: How many images.
         confidence: Their mean confidence.
         accuracy: The share of right predictions.
-
     """
 
     lower: Array

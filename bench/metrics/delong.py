@@ -24,7 +24,6 @@ def delong_variance(id_scores: npt.ArrayLike, ood_scores: npt.ArrayLike) -> floa
 
     Raises:
         InputError: A side is empty or holds NaN.
-
     """
     return _variance(rank(id_scores, ood_scores))
 
@@ -58,7 +57,6 @@ def delong_logit(
 
     Raises:
         InputError: A side is empty or holds NaN, or ``level`` is not in (0, 1).
-
     """
     check_level(level)
     ranking = rank(id_scores, ood_scores)

@@ -14,7 +14,6 @@ def grouped_sums(weights: Array, group: Array, n_groups: int) -> Array:
         weights: ``(..., N)``; leading axes are resamples.
         group: ``(N,)`` int64 group numbers, 0 .. ``n_groups`` - 1.
         n_groups: G; groups without images sum to 0.
-
     """
     if weights.ndim == 1:
         return np.bincount(group, weights, n_groups)

@@ -17,7 +17,6 @@ def metric_inputs(name: str) -> tuple[str, ...]:
     Raises:
         UnknownName: No metric has that name.
         InputError: The metric asks for arrays that the harness does not have.
-
     """
     parameters = inspect.signature(METRICS[name]).parameters.values()
     inputs = tuple(

@@ -6,7 +6,12 @@ bootstrap            percentiles of resamples; ID and OOD images are drawn apart
 reflected-bootstrap  2 * estimate - percentiles: calibration errors, which resampling inflates
 cluster-bootstrap    in place of any of these where images are not independent
 
-COVERAGE_NOTE
+Calibration errors are biased upwards, the more the better the model is calibrated. Of intervals
+of the ECE at a nominal 95 %, plain percentiles cover 0-65 % at 500 images where the true ECE is
+5 points or less, and the reflected ones 55 % of the time where it is 0. So the lower end is 0
+wherever a calibrated model of the same confidences could show the estimate (`looks_calibrated`).
+Coverage as measured then, 500 and 2000 images: 94 and 95 % for calibrated models, 88-93 % for
+true errors of 2 to 10 points. The test marked slow measures it again.
 """
 
 from __future__ import annotations
@@ -78,7 +83,6 @@ def joint_intervals(
         UnknownName: No metric has such a name.
         InputError: The arrays do not fit the metric, the clusters do not fit the arrays, or an
             option is out of range.
-
     """
     _check_options(level, resamples)
     values = tuple(as_numpy(a) for a in arrays)
@@ -105,7 +109,6 @@ def interval_method(name: str, clusters: Clusters = None) -> str:
     Raises:
         UnknownName: No metric has that name.
         InputError: The metric names a method that does not exist.
-
     """
     entry = METRICS.entry(name)
     method = str(entry.facts.get("interval", "bootstrap"))
@@ -145,7 +148,7 @@ def _sampled(
     for e in entries:
         values = np.concatenate([part[e.name] for part in parts])
         low, high = _from_resamples(e, estimates[e.name], values, units, level)
-        if low > 0.0 and _is_calibration_error(e):
+        if low > 0.0 and e.facts.get("calibration"):
             looks = looks_calibrated(e.target, arrays[0], estimates[e.name], level, seed)
             low = 0.0 if looks else low
         result[e.name] = low, high
@@ -174,11 +177,6 @@ def _from_resamples(
 
 def _is_reflected(entry: MetricEntry) -> bool:
     return entry.facts.get("interval") == "reflected-bootstrap"
-
-
-def _is_calibration_error(entry: MetricEntry) -> bool:
-    inputs = metric_inputs(entry.name)
-    return _is_reflected(entry) and inputs in (("confidence", "correct"), ("probs", "labels"))
 
 
 def _by_side(entry: MetricEntry, clusters: Clusters) -> tuple[npt.ArrayLike | None, ...]:

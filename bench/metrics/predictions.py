@@ -28,7 +28,6 @@ def confidence_and_correct(logits: npt.ArrayLike, labels: npt.ArrayLike) -> tupl
 
     Raises:
         InputError: The logits hold NaN or +inf, or the labels do not fit.
-
     """
     logits = logit_matrix("logits", logits)
     labels = class_labels("labels", labels, logits.shape)
@@ -42,7 +41,6 @@ def ties(logits: npt.ArrayLike, threshold: float = 1e-4) -> int:
 
     Raises:
         InputError: The logits hold NaN or +inf, or the threshold is negative.
-
     """
     if not threshold >= 0:
         raise InputError(f"threshold={threshold}; expected a margin of at least 0")

@@ -49,7 +49,6 @@ def accuracy(logits: npt.ArrayLike, labels: npt.ArrayLike) -> float:
 
     Raises:
         InputError: The logits hold NaN or +inf, or the labels do not fit.
-
     """
     return float(hit_per_image(logits, labels).mean())
 
@@ -76,6 +75,5 @@ def brier(probs: npt.ArrayLike, labels: npt.ArrayLike) -> float:
 
     Raises:
         InputError: ``probs`` are no probabilities, or ``labels`` do not fit them.
-
     """
     return float(brier_per_image(probs, labels).mean())

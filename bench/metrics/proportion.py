@@ -19,7 +19,6 @@ def wilson(successes: float, trials: int, level: float = 0.95) -> tuple[float, f
 
     Raises:
         InputError: There are no trials, or not ``0 <= successes <= trials``.
-
     """
     check_level(level)
     if trials < 1 or not 0 <= successes <= trials:

@@ -27,7 +27,6 @@ class Ranking:
     Attributes:
         id_counts: ``(..., G)`` counts; leading axes are resamples.
         ood_counts: The same for the OOD images.
-
     """
 
     id_counts: Array
@@ -83,7 +82,6 @@ def rank(id_scores: npt.ArrayLike, ood_scores: npt.ArrayLike) -> Ranking:
 
     Raises:
         InputError: A side is empty, not one-dimensional, or holds NaN. Infinities are ordered.
-
     """
     low_to_high = np.sort(scores("id_scores", id_scores)), np.sort(scores("ood_scores", ood_scores))
     pooled = np.concatenate(low_to_high)

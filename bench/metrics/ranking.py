@@ -24,7 +24,6 @@ def auroc(id_scores: npt.ArrayLike, ood_scores: npt.ArrayLike) -> float:
 
     Raises:
         InputError: A side is empty or holds NaN.
-
     """
     return float(rank(id_scores, ood_scores).auroc())
 
@@ -47,7 +46,6 @@ def fpr_at_tpr(
 
     Raises:
         InputError: A side is empty or holds NaN, or an option is out of range.
-
     """
     check_side(positive)
     if not 0.0 < tpr <= 1.0:
@@ -71,7 +69,6 @@ def average_precision(
 
     Raises:
         InputError: A side is empty or holds NaN, or ``positive`` names no side.
-
     """
     check_side(positive)
     return float(rank(id_scores, ood_scores).average_precision(positive))

@@ -44,7 +44,6 @@ def bootstrap_counts(
 
     Raises:
         InputError: ``n`` or ``resamples`` is below 1, or the clusters do not fit.
-
     """
     if n < 1 or resamples < 1:
         raise InputError(f"{resamples} resamples of {n} images; expected at least 1 of each")
@@ -75,7 +74,6 @@ def cluster_numbers(clusters: npt.ArrayLike, n: int) -> Array:
 
     Raises:
         InputError: There is not one number for each of the ``n`` images.
-
     """
     array = as_numpy(clusters)
     if array.shape != (n,) or array.dtype.kind not in "iu":

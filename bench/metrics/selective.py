@@ -58,7 +58,6 @@ class ByConfidence:
         group: ``(N,)`` the group of each image; 0 holds the highest confidence.
         n_groups: How many distinct confidences.
         wrong: ``(N,)`` 1.0 where the prediction is wrong.
-
     """
 
     group: Array
@@ -94,7 +93,6 @@ def aurc(confidence: npt.ArrayLike, correct: npt.ArrayLike) -> float:
 
     Raises:
         InputError: An array is empty, holds NaN, or does not fit the other.
-
     """
     grouped = by_confidence(confidence, correct)
     return float(grouped.counts(np.ones_like(grouped.wrong)).aurc())
