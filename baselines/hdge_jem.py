@@ -1,7 +1,7 @@
 """HDGE+JEM: cross-entropy, contrastive log p(x|y) and log p(x) by SGLD together.
 
-Liu and Abbeel 2020, arXiv 2007.09070. The contrastive term is equation 13, the form that did best on
-validation over three seeds (docs/training.md).
+Liu and Abbeel 2020, arXiv 2007.09070. The contrastive term is equation 13, the form that
+did best on validation over three seeds (docs/training.md).
 """
 
 from __future__ import annotations
