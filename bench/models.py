@@ -143,12 +143,14 @@ def _is_random(model: nn.Module, dataset: Dataset) -> bool:
 
 def label_of(ref: ModelRef) -> str:
     """Return the row label: ``jem``, or ``jem-10`` after ten refinement steps."""
-    name = ref.name
+    # Options stay: two models that differ in nothing else are two rows.
+    name, mark, options = ref.name.partition("?")
     if name.startswith("py:"):
-        name = "py:" + Path(name[3:].partition("?")[0]).name
+        name = "py:" + Path(name[3:]).name
     elif name.startswith("ckpt:"):
         head, _, path = name.partition("@")
-        name = f"{head}@{Path(path.partition('?')[0]).name}"
+        name = f"{head}@{Path(path).name}"
+    name += mark + options
     return f"{name}-{ref.refine_steps}" if ref.refine_steps else name
 
 

@@ -6,15 +6,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from bench.records import Record
+from bench.registry import METRICS
 from bench.types import Status
 
+# Metrics that ship, so that a stored run is printed without importing what computed it.
 PERCENT = frozenset(
     {"accuracy", "auroc", "fpr95_ood", "fpr95_id", "aupr_in", "aupr_out", "robust_accuracy"}
     | {"vote_accuracy", "worst_of_draws", "ece", "mce", "rmsce", "adaptive_ece", "classwise_ece"}
+    | {"debiased_ece"}
 )
 LOWER_IS_BETTER = frozenset(
-    {"nll", "brier", "ece", "mce", "rmsce", "adaptive_ece", "classwise_ece", "aurc"}
-    | {"fpr95_ood", "fpr95_id"}
+    {"nll", "brier", "ece", "mce", "rmsce", "adaptive_ece", "classwise_ece", "debiased_ece"}
+    | {"aurc", "e_aurc", "fpr95_ood", "fpr95_id"}
 )
 
 
@@ -122,8 +125,18 @@ def cell_of(record: Record | None, notes: Notes) -> Cell:
 
 
 def column_of(metric: str, title: str | None = None) -> Column:
-    """Return the column of a metric, with its unit and direction."""
-    return Column(title or metric, metric in PERCENT, metric in LOWER_IS_BETTER)
+    """Return the column of a metric, with its unit and direction.
+
+    What does not ship says both where it is registered (``percent=True``, ``better="lower"``); a
+    metric that is not installed here has no arrow.
+    """
+    if metric in PERCENT or metric in LOWER_IS_BETTER:
+        return Column(title or metric, metric in PERCENT, metric in LOWER_IS_BETTER)
+    if metric not in METRICS:
+        return Column(title or metric)
+    facts = METRICS.entry(metric).facts
+    lower = {"lower": True, "higher": False}.get(facts.get("better", ""))
+    return Column(title or metric, bool(facts.get("percent")), lower)
 
 
 def ordered(values: Iterable[str]) -> list[str]:
