@@ -25,7 +25,7 @@ def stream(device: torch.device, *path: int | str) -> torch.Generator:
 
 def pixels(dataset: Dataset) -> Tensor:
     """Return the images ``(N, C, H, W)`` as they are stored, uint8 or float32."""
-    return torch.from_numpy(np.ascontiguousarray(dataset.images))
+    return torch.from_numpy(np.require(dataset.images, requirements=["C", "W"]))
 
 
 def to_z(images: Tensor, device: torch.device) -> Tensor:

@@ -2,8 +2,8 @@
 
 Same data, augmentation, epochs and selection for every objective, so that a table compares
 objectives. JEM's trainings diverge now and then (Grathwohl et al. 2019, arXiv 1912.03263; its
-authors restart from the last checkpoint with another seed): here a divergence goes
-back two healthy epochs, with new noise and smaller steps.
+authors restart from the last checkpoint with another seed): here a divergence goes back two healthy
+epochs, with new noise and smaller steps.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class Loop:
             )
         self.recipe, self.context, self.model = recipe, context, context.model
         self.device = context.device
-        self.images, self.labels = pixels(train), torch.from_numpy(train.labels)
+        self.images, self.labels = pixels(train), torch.tensor(train.labels)
         self.validation_z = to_z(pixels(validation), self.device)
-        self.validation_y = torch.from_numpy(validation.labels).to(self.device)
+        self.validation_y = torch.tensor(validation.labels, device=self.device)
         fill = stream(self.device, context.seed, "memory")
         self.terms = recipe.terms(train.shape, len(train.classes), fill)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=recipe.learning_rate)

@@ -42,7 +42,12 @@ def refuse_another(path: Path, request: Mapping[str, Any]) -> None:
     """Raise `InputError` if ``path`` tells of a training that differs from the request."""
     if not path.is_file():
         return
-    found = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(
+            f"{path} is not JSON ({error}); give --fresh to replace it"
+        ) from error
     wanted = json.loads(as_json(request))
     # Options are compared one by one; the command is only another way to write all of it.
     found, wanted = (
