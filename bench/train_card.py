@@ -49,10 +49,9 @@ def refuse_another(path: Path, request: Mapping[str, Any]) -> None:
             f"{path} is not JSON ({error}); give --fresh to replace it"
         ) from error
     wanted = json.loads(as_json(request))
-    # Options are compared one by one; the command is only another way to write all of it.
-    found, wanted = (
-        {**r, **r.get("options", {}), "options": 0, "command": 0} for r in (found, wanted)
-    )
+    # Options are compared one by one; command and objective only tell the same in words.
+    words = {"options": 0, "command": 0, "objective": 0}
+    found, wanted = ({**r, **r.get("options", {}), **words} for r in (found, wanted))
     told = [f"{k}={found.get(k)}, not {v}" for k, v in wanted.items() if found.get(k) != v]
     if told:
         raise InputError(
