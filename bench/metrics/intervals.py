@@ -168,7 +168,8 @@ def _from_resamples(
     # Order statistics, not interpolated quantiles: infinities stay infinities.
     tail = max(1, int((len(ordered) + 1) * (1.0 - level) / 2.0))
     low, high = float(ordered[tail - 1]), float(ordered[-tail])
-    if low == high or high - low < 1e-12:
+    # One unit on a side shows nothing of that side's spread, however much the other varies.
+    if units == 1 or low == high or high - low < 1e-12:
         return unvaried(estimate, units, bounds, level)
     if _is_reflected(entry):
         low, high = max(2.0 * estimate - high, bounds[0]), min(2.0 * estimate - low, bounds[1])
