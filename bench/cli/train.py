@@ -108,8 +108,12 @@ class Watch:
 
     def __call__(self, event: Event) -> None:
         """Show one event."""
-        accuracy = event.values.get("validation_accuracy", float("nan"))
-        text = f"loss {event.values.get('loss', float('nan')):.3f}, validation {accuracy:.3f}"
+        shown = {"loss": "loss", "validation": "validation_accuracy"}
+        text = ", ".join(
+            f"{word} {event.values[name]:.3f}"
+            for word, name in shown.items()
+            if name in event.values
+        )
         if self._terminal:
             self._bar.update(self._task, completed=event.epoch, total=event.epochs)
             if event.kind == "epoch":

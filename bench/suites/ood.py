@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.errors import Unsupported
-from bench.registry import SCORES, SUITES
+from bench.registry import DATASETS, SCORES, SUITES
 from bench.tasks.base import Absent, DataRef, Plan, Task, load
 from bench.tasks.detection import Detection, Headline, OODSet
 
@@ -61,7 +61,7 @@ class OODSuite:
         if not self.sets:
             return known
         groups = {name: group for group, name in known}
-        return [(groups.get(name, "other"), name) for name in self.sets]
+        return [(groups.get(name) or _own_group(name), name) for name in self.sets]
 
     def _resolve(self, plan: Plan, name: str, group: str) -> tuple[OODSet, str | None]:
         """Return the set with what is known of it, and the reason where it cannot be had."""
@@ -78,3 +78,9 @@ class OODSuite:
         except Unsupported as error:
             return OODSet(data, group), str(error)
         return OODSet(data, group, dataset.note, dataset.clusters), None
+
+
+def _own_group(name: str) -> str:
+    """Return the group that a set was registered with: the data set at hand does not name it."""
+    plain = name.partition("?")[0]
+    return str(DATASETS.entry(plain).facts.get("ood", "other")) if plain in DATASETS else "other"
