@@ -13,7 +13,7 @@ from bench.errors import InputError
 Protocol = Literal["default", "paper"]
 PAPER_INPUT_NOISE = 0.03 / 2.0  # 0.03 in z = 2x - 1 (JEM's and HDGE's evaluation code)
 
-DEFAULT_MODELS = ("baseline", "jem", "hdge", "hdge-jem")
+DEFAULT_MODELS = ("baseline", "jem", "hdge-eq13", "hdge-jem")
 DEFAULT_SUITES = ("accuracy", "calibration", "ood", "robustness")
 
 
@@ -60,6 +60,8 @@ class Request:
                 raise InputError(f"{what} '{twice.pop()}' is named twice; name it once")
         if not self.refine_steps or min(self.refine_steps) < 0:
             raise InputError(f"refine steps {self.refine_steps}: expected numbers of at least 0")
+        if self.seed < 0:
+            raise InputError(f"seed {self.seed}: expected a number of at least 0")
         if self.limit is not None and self.limit < 1:
             raise InputError(f"limit {self.limit}: expected a number of at least 1")
         if self.protocol not in ("default", "paper"):
@@ -82,10 +84,22 @@ class Request:
         plain = asdict(self)
         plain["models"] = [_absolute(m) for m in self.models]
         plain["dataset"] = _absolute(self.dataset)
+        plain["settings"] = _absolute_in(plain["settings"])
         for key in ("checkpoint", "data_root"):
             if plain[key] is not None:
                 plain[key] = str(Path(plain[key]).resolve())
         return canonical_json(plain)
+
+
+def _absolute_in(value: Any) -> Any:
+    """Return nested options with the paths in them made absolute, e.g. of ``ood.sets``."""
+    if isinstance(value, str):
+        return _absolute(value)
+    if isinstance(value, Mapping):
+        return {key: _absolute_in(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_absolute_in(item) for item in value]
+    return value
 
 
 def _absolute(spec: str) -> str:

@@ -21,11 +21,12 @@ from bench.executors.base import Lost, make_executor
 from bench.planning import ModelPlan, RunPlan, ShardPlan, TaskPlan, jobs_of, plan_run, versions
 from bench.records import Record
 from bench.replay import fingerprint
+from bench.registry import SUITES
 from bench.request import Machine, Request
 from bench.store import Store
 from bench.tasks.base import Failure, Reduction, Results, Row
 from bench.types import Array, Status
-from bench.work import Job, ShardResult, run_job
+from bench.work import Job, ShardResult, pinned_threads, run_job
 
 NO_MODEL = "(no model)"  # the label of rows that need none
 
@@ -125,7 +126,8 @@ def execute(
     # The code that is loaded now is what computes: an edit during a long run must not be taken
     # for what its results came from.
     mark = "" if module is not None else fingerprint(request, store.root)
-    plan = plan_run(request, [str(machine.runs / "weights")], module)
+    with pinned_threads(machine.threads):  # a factory may compute weights, as the workers will
+        plan = plan_run(request, [str(machine.runs / "weights")], module)
     shards = list(plan.shards())
     missing = [pair for pair in shards if store.read_shard(pair[1].key) is None]
     totals: dict[str, int] = {}
@@ -232,6 +234,9 @@ def _record(
     settings = dict(row.settings)
     if request.limit is not None:
         settings["limit"] = request.limit
+    changed = _changed_options(request, task.suite)
+    if changed:
+        settings["non_default"] = changed
     of_model: dict[str, Any] = {"model": "", "label": NO_MODEL}
     if task.task.needs_model:
         of_model = {
@@ -267,6 +272,16 @@ def _record(
     )
 
 
+def _changed_options(request: Request, suite: str) -> dict[str, Any]:
+    """Return what ``--set`` changed for a suite: its own options, and those it hands on."""
+    hands_on = "settings" in SUITES.entry(suite).options
+    return {
+        name: dict(options)
+        for name, options in request.settings.items()
+        if name == suite or (hands_on and name not in SUITES)
+    }
+
+
 def _finish(
     plan: RunPlan,
     store: Store,
@@ -291,8 +306,8 @@ def _finish(
         "host": platform.node(),
         "argv": sys.argv,
         "pid": os.getpid(),
-        "keys": sorted({shard.key for _, shard in plan.shards()}),
-        "complete": not outcome.failures and bool(mark),
+        "keys": sorted({shard.key for _, shard in plan.shards()} - outcome.failures.keys()),
+        "complete": bool(mark) and not any(r.status is Status.FAILED for r in records),
         "fingerprint": mark,
         "records_sha256": sha256_text(*(record.as_json() for record in records)),
         "traces": outcome.traces,

@@ -1,6 +1,6 @@
 """Do the papers' claims hold on digits? Three training seeds of every model, paired by seed.
 
-    bench train --model jem --dataset digits --seed 1 --out weights/seed1     (each model, each seed)
+    bench train --model jem --dataset digits --seed 1 --out weights/seed1    # and so on
     python benchmarks/three_seeds.py weights/seed0 weights/seed1 weights/seed2
 
 The unit is the training seed, so a difference is the mean over seeds of (model - baseline), with

@@ -38,7 +38,7 @@ class RobustnessSuite:
 
     attacks: tuple[str, ...] = ("pgd-linf", "pgd-l2")
     steps: int = 20
-    restarts: int = 3
+    restarts: int = 2
     eot_samples: int = 4
     selection_draws: int = 10
     scoring_draws: int = 20
