@@ -16,7 +16,7 @@ import torch
 
 from bench.context import Context, resolve_device
 from bench.data import to_tensor
-from bench.errors import BenchError, Unsupported
+from bench.errors import BenchError, ModelError, Unsupported
 from bench.models import LoadedModel, ModelRef, load
 from bench.noise import bound
 from bench.tasks.base import Arrays, Batch, DataRef, Measure
@@ -34,9 +34,13 @@ class ShardRequest:
 
 @dataclass(frozen=True)
 class Job:
-    """Shards that share a model and a slice of images, so that both are loaded once."""
+    """Shards that share a model and a slice of images, so that both are loaded once.
+
+    ``digest`` is of the model that the shards' keys were made for.
+    """
 
     model: ModelRef | None
+    digest: str
     inside: DataRef
     data: DataRef
     start: int
@@ -66,7 +70,8 @@ def run_job(job: Job) -> list[ShardResult]:
         device = resolve_device(job.device)
         images = load_images(job.data)
         inside = load_images(job.inside)
-        model = None if job.model is None else _model(job.model, job.inside, str(device))
+        ref = job.model
+        model = None if ref is None else _model(ref, job.inside, str(device), job.digest)
         ids = torch.arange(job.start, job.stop, device=device)
         labels = images.labels
         batch = Batch(
@@ -107,12 +112,19 @@ def _fill(
 
 def _failed(shard: ShardRequest, error: BaseException, reason: str) -> ShardResult:
     trace = "".join(traceback.format_exception(error))
-    return ShardResult(shard.key, None, status=Status.FAILED, reason=reason, trace=trace)
+    line = " ".join(reason.split())
+    return ShardResult(shard.key, None, status=Status.FAILED, reason=line, trace=trace)
 
 
 @lru_cache(maxsize=4)
-def _model(ref: ModelRef, inside: DataRef, device: str) -> LoadedModel:
+def _model(ref: ModelRef, inside: DataRef, device: str, digest: str) -> LoadedModel:
     model = load(ref, load_images(inside))
+    if model.digest != digest:  # its results would be stored as those of another model
+        raise ModelError(
+            f"'{ref.name}' is not the model that the run was planned with: its files changed since "
+            "the run began, or its factory builds another model each time (unseeded weights?); "
+            "seed the factory or load weights in it, and give the same command again"
+        )
     model.module.to(device)
     for parameter in model.module.parameters():
         parameter.requires_grad_(False)  # gradients go to the input only

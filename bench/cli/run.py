@@ -41,7 +41,7 @@ def read_config(path: Path) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"'--config {path}' cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -205,7 +205,8 @@ def _apply_config(ctx: click.Context, options: dict[str, Any]) -> None:
             value = tuple(value) if isinstance(value, list) else (value,)
         elif target == "refine_steps":
             value = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-        options[target] = value
+        parameter = next(p for p in ctx.command.params if p.name == target)
+        options[target] = parameter.type_cast_value(ctx, value)
 
 
 def _run(request: Request, machine: Machine, format_: str) -> int:
@@ -246,9 +247,11 @@ def print_records(records: list[Any], format_: str, metric: str | None = None) -
 def _dry_run(request: Request, machine: Machine) -> int:
     from bench.planning import plan_run
     from bench.store import Store
+    from bench.work import pinned_threads
 
     store = Store(machine.runs)
-    plan = plan_run(request, [str(machine.runs / "weights")])
+    with pinned_threads(machine.threads):
+        plan = plan_run(request, [str(machine.runs / "weights")])
     shards = list(plan.shards())
     missing = {s.key for _, s in shards if store.read_shard(s.key) is None}
     click.echo(f"run {request.run_id}: {len(missing)} of {len(shards)} shards to compute")
