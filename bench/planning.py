@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from bench.digest import canonical_json, sha256_text, source_digest
+from bench.errors import InputError
 from bench.models import LoadedModel, ModelRef, load
 from bench.records import SCHEMA
 from bench.registry import ATTACKS, SUITES
@@ -87,6 +88,7 @@ def plan_run(request: Request, folders: Sequence[str], module: Any = None) -> Ru
             nothing has been computed yet.
     """
     suites = _suites(request)
+    load_images.cache_clear()  # a file of images may have changed since the last run
     inside = DataRef(
         spec=request.dataset,
         limit=request.limit,
@@ -124,15 +126,23 @@ def _suites(request: Request) -> dict[str, tuple[int, Any]]:
             options["settings"] = {
                 k: dict(v) for k, v in request.settings.items() if k not in SUITES
             }
-        suites[name] = int(entry.facts.get("version", 1)), entry.target(**_tuples(options))
+        options = {k: _typed(v, entry.options[k], f"{name}.{k}") for k, v in options.items()}
+        suites[name] = int(entry.facts.get("version", 1)), entry.target(**options)
     for name, given in request.settings.items():
         if name not in SUITES:
             check_options("attack", name, given, ATTACKS.entry(name).options)
     return suites
 
 
-def _tuples(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+def _typed(value: Any, default: Any, what: str) -> Any:
+    """Return an option in the type of its default; one value, or a comma list, makes a tuple."""
+    if isinstance(default, tuple):
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(","))
+        return tuple(value) if isinstance(value, list | tuple) else (value,)
+    if isinstance(default, int) and (not isinstance(value, int) or isinstance(value, bool)):
+        raise InputError(f"'--set {what}={value}': expected a whole number")
+    return value
 
 
 def _plan_model(
@@ -213,6 +223,7 @@ def jobs_of(
     return [
         Job(
             model=None if ref is None else members[0][0].ref,
+            digest=members[0][0].model.digest,
             inside=plan.inside,
             data=data,
             start=start,
