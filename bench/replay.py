@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
+from typing import Any
 
 from bench.digest import canonical_json, sha256_file, sha256_text
 from bench.records import Record
@@ -136,13 +137,25 @@ def _files_below(
 
 def _stamps(request: Request) -> list[str]:
     """Return size and time of each data file: reading gigabytes would cost what it saves."""
-    places = [] if request.data_root is None else [Path(request.data_root)]
-    scheme, _, rest = request.dataset.partition("?")[0].partition(":")
-    if scheme in ("npz", "folder"):
-        places.append(Path(rest))
+    places = [Path(request.data_root or "data")]  # the default of sets that are fetched
+    for spec in (request.dataset, *_texts(request.settings)):
+        scheme, _, rest = spec.partition("?")[0].partition(":")
+        if scheme in ("npz", "folder"):
+            places.append(Path(rest))
     stamps = []
-    for place in places:
+    for place in map(Path.resolve, places):
         for path in [place] if place.is_file() else _files_below(place, suffixes=None):
             stat = path.stat()
             stamps.append(f"{path}={stat.st_size},{stat.st_mtime_ns}")
     return stamps
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield every text in nested options: some name data sets, e.g. ``ood.sets``."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _texts(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
