@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from bench.errors import StoreError
@@ -114,7 +114,6 @@ def record_from_dict(data: Mapping[str, Any], where: str = "a record") -> Record
     known = {f.name for f in fields(Record)}
     try:
         record = Record(**{k: v for k, v in data.items() if k in known})
-    except TypeError as error:
+        return replace(record, status=Status(record.status))
+    except (TypeError, ValueError) as error:
         raise StoreError(f"{where} is not a record: {error}") from error
-    object.__setattr__(record, "status", Status(record.status))
-    return record

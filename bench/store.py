@@ -17,7 +17,6 @@ import io
 import json
 import os
 import time
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,8 +57,9 @@ class Store:
             write_atomically(self.root / ".writable", b"")
             (self.root / ".writable").unlink(missing_ok=True)
             for path in self.root.glob("**/.tmp-*"):
-                if time.time() - path.stat().st_mtime > STALE_SECONDS:
-                    path.unlink(missing_ok=True)
+                with contextlib.suppress(FileNotFoundError):  # another run has just renamed it
+                    if time.time() - path.stat().st_mtime > STALE_SECONDS:
+                        path.unlink()
 
     def shard_path(self, key: str) -> Path:
         """Return where the shard of ``key`` lies."""
@@ -87,7 +87,7 @@ class Store:
             if meta["schema"] > SCHEMA or meta["key"] != key:
                 return None
             return Shard(arrays, float(meta["seconds"]))
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
+        except Exception:  # a damaged archive makes NumPy, zipfile and zlib raise what they like
             return None
 
     def run_folder(self, run_id: str) -> Path:
@@ -132,14 +132,16 @@ class Store:
         """Return the records of a run; empty where there are none that can be read."""
         path = self.run_folder(run_id) / "records.jsonl"
         try:
-            lines = path.read_text().splitlines()
-        except OSError:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, ValueError):
             return []
         records = []
         for number, line in enumerate(lines, start=1):
             try:
                 data = json.loads(line)
             except ValueError:
+                return []
+            if not isinstance(data, dict):
                 return []
             records.append(record_from_dict(data, f"'{path}', line {number}"))
         return records
