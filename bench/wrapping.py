@@ -89,6 +89,19 @@ def check_logits(
     logits: object, batch: int, image_ids: Tensor, num_classes: int | None = None
 ) -> None:
     """Raise `ModelError` unless these are finite logits ``(batch, num_classes)``."""
+    check_form(logits, batch, num_classes)
+    assert isinstance(logits, Tensor)
+    finite = torch.isfinite(logits).all(dim=1)
+    if not bool(finite.all()):
+        bad = image_ids[~finite]
+        raise ModelError(
+            f"the model returned NaN or infinity for {len(bad)} of {batch} images, numbers "
+            f"{_numbers(bad)}; expected finite logits: check its arithmetic on these images"
+        )
+
+
+def check_form(logits: object, batch: int, num_classes: int | None = None) -> None:
+    """Raise `ModelError` unless these look like logits ``(batch, num_classes)``, finite or not."""
     if not isinstance(logits, Tensor):
         raise ModelError(
             f"the model returned {type(logits).__name__}; expected a tensor of logits (batch, "
@@ -103,13 +116,6 @@ def check_logits(
         raise ModelError(
             f"the model has {logits.shape[1]} classes, the data set {num_classes}; use a model "
             "trained on this data set, or --dataset with the one it was trained on"
-        )
-    finite = torch.isfinite(logits).all(dim=1)
-    if not bool(finite.all()):
-        bad = image_ids[~finite]
-        raise ModelError(
-            f"the model returned NaN or infinity for {len(bad)} of {batch} images, numbers "
-            f"{_numbers(bad)}; expected finite logits: check its arithmetic on these images"
         )
     if batch > 1 and logits.shape[1] > 1 and _look_like_probabilities(logits):
         raise ModelError(

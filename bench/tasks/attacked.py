@@ -14,7 +14,7 @@ from bench.errors import Unsupported
 from bench.models import LoadedModel
 from bench.registry import ATTACKS
 from bench.tasks.base import Arrays, Batch, DataRef
-from bench.tasks.logits import require_logits
+from bench.tasks.logits import probe, require_logits
 from bench.types import Norm
 
 
@@ -67,6 +67,7 @@ class Attacked:
         if batch.y is None:
             raise Unsupported(f"data set '{self.data.spec}' has no labels")
         require_logits(model.module, model.name)
+        probe(model.module, batch, context)
         result = attack(
             self.attack,
             model.module,

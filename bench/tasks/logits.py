@@ -16,6 +16,8 @@ from bench.refinement import is_stochastic, unrefined
 from bench.tasks.base import Arrays, Batch, DataRef
 from bench.wrapping import checked_logits
 
+PROBED = 8  # images that tell whether a model returns logits at all
+
 
 @dataclass(frozen=True, kw_only=True)
 class Logits:
@@ -70,6 +72,13 @@ class Logits:
             chunks.append(torch.stack(per_draw, dim=1))
             context.progress(len(part))
         return {"logits": torch.cat(chunks).cpu().numpy(), "labels": batch.y.cpu().numpy()}
+
+
+def probe(module: nn.Module, batch: Batch, context: Context) -> None:
+    """Raise `ModelError` where the answers to the first images are no logits of the data set."""
+    with torch.no_grad():
+        noise = context.noise.select(torch.arange(len(batch.x))[:PROBED].to(batch.x.device))
+        checked_logits(module, batch.x[:PROBED], noise.at("probe"), batch.num_classes)
 
 
 def require_logits(module: nn.Module, name: str) -> None:

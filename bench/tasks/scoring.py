@@ -14,7 +14,9 @@ from bench.models import LoadedModel
 from bench.refinement import OneDraw, is_stochastic, unrefined
 from bench.registry import SCORES
 from bench.tasks.base import Arrays, Batch, DataRef
-from bench.tasks.logits import require_logits
+from bench.tasks.logits import PROBED, require_logits
+from bench.types import DensityModel
+from bench.wrapping import check_form
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +59,7 @@ class Scored:
         module = unrefined(model.module) if model is not None else None
         if model is not None and module is not None and entry.facts.get("needs") == "logits":
             require_logits(module, model.name)
-        chunks = []
+        chunks: list[torch.Tensor] = []
         for part in torch.split(torch.arange(len(batch.x)), context.micro_batch):
             noise = context.noise.select(part.to(batch.x.device))
             x = batch.x[part]
@@ -66,9 +68,23 @@ class Scored:
             asked = module
             if module is not None and is_stochastic(module):
                 asked = OneDraw(module, noise.at("draw", 0))
+            if asked is not None and not chunks:
+                self._check_form(asked, x[:PROBED])
             chunks.append(self._values(asked, x, noise.image_ids))
             context.progress(len(part))
         return {"score": torch.cat(chunks).numpy()}
+
+    def _check_form(self, module: torch.nn.Module, x: torch.Tensor) -> None:
+        """Raise `ModelError` where a score would read something else as logits."""
+        reads_logits = SCORES.entry(self.score).facts.get("needs") == "logits"
+        if isinstance(module, DensityModel) and not reads_logits:
+            return
+        try:
+            with torch.no_grad():
+                logits = module(x)
+        except Exception:  # the score meets it too, and its message names the images
+            return
+        check_form(logits, len(x))
 
     def _values(self, module: Any, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         try:
