@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
@@ -33,7 +33,8 @@ class Spawned:
     """``local:N``: N processes, started afresh (never forked: CUDA and threads do not survive it).
 
     A worker that dies breaks the whole pool, so the pool is built anew and what was in flight is
-    given out again, each job at most ``retries`` times.
+    given out again, one at a time, so that only the job that kills its worker is given up, after
+    ``retries`` more tries.
     """
 
     def __init__(self, processes: int, threads: int, retries: int = 2) -> None:
@@ -50,7 +51,7 @@ class Spawned:
         while waiting or flying:
             try:
                 # A bounded window: results are stored before many more are begun.
-                while waiting and len(flying) < 2 * self.processes:
+                while waiting and len(flying) < self._window(tries, waiting[-1], flying):
                     flying[self._submit(function, jobs[waiting[-1]])] = waiting[-1]
                     waiting.pop()
                 done, _ = wait(flying, return_when=FIRST_COMPLETED)
@@ -73,6 +74,11 @@ class Spawned:
                                 "memory?); try a smaller --batch-size or fewer processes"
                             ),
                         )
+
+    def _window(self, tries: list[int], number: int, flying: Mapping[Future[Any], int]) -> int:
+        """Return how many jobs may be out: one, while one that a death is laid to is out."""
+        suspect = any(tries[n] for n in (number, *flying.values()))
+        return 1 if suspect else 2 * self.processes
 
     def _submit(self, function: Callable[[Any], Any], job: Any) -> Future[Any]:
         if self._pool is None:
