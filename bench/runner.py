@@ -20,8 +20,8 @@ from bench.errors import BenchError, InputError
 from bench.executors.base import Lost, make_executor
 from bench.planning import ModelPlan, RunPlan, ShardPlan, TaskPlan, jobs_of, plan_run, versions
 from bench.records import Record
-from bench.replay import fingerprint
 from bench.registry import SUITES
+from bench.replay import fingerprint
 from bench.request import Machine, Request
 from bench.store import Store
 from bench.tasks.base import Failure, Reduction, Results, Row
@@ -263,13 +263,19 @@ def _record(
         n=row.n,
         n_ood=row.n_ood,
         settings=settings,
-        details=row.details,
+        details={**row.details, **_cost(row, loaded.card)},
         seed=request.seed,
         versions=known,
         seconds=round(seconds, 3) if row.status is Status.OK else None,
         status=row.status,
         note=row.note,
     )
+
+
+def _cost(row: Row, card: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the seconds of training, which stand beside the accuracy they bought."""
+    known = row.metric == "accuracy" and "seconds" in card
+    return {"training_seconds": card["seconds"]} if known else {}
 
 
 def _changed_options(request: Request, suite: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from bench.records import Record
 
 MODELS = ("baseline", "jem", "hdge", "hdge-masked", "hdge-eq13", "hdge-jem")
 SUITES = ("accuracy", "calibration", "ood", "robustness")
-LINF, L2 = (0.05, 0.1), (0.5, 1.0)
+LINF, L2 = (0.05, 0.1), (0.25, 0.5)
 
 # Quantity, whether smaller is better, and where it is found among the records of a run.
 QUANTITIES = (

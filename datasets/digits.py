@@ -23,7 +23,7 @@ SHA256 = {
     "validation": "55b36e24612279e063a7ae48309bca14622d0f3dbd25754c444c700a0bf646ba",
     "train": "3dfb720572b4beeaf710a9d647b54ebb7d4a5a596331bd7c589a52ca81d63d72",
 }
-EPS = {"linf": (0.025, 0.05, 0.1, 0.15, 0.2), "l2": (0.25, 0.5, 1.0, 1.5)}
+EPS = {"linf": (0.025, 0.05, 0.1, 0.15, 0.2), "l2": (0.125, 0.25, 0.5, 0.75, 1.0)}
 OOD = {
     "near": ("interp", "letters"),
     "synthetic": (

@@ -36,7 +36,7 @@ def leaderboards(records: Sequence[Record], metric: str | None = None) -> list[T
                 tables += _detection(own, title, metric or "auroc")
             else:
                 tables += {"attack": _robustness, "plain": _plain}[kind](own, title)
-    return tables
+    return tables + summaries(records)
 
 
 def _kind(record: Record) -> str:
@@ -179,6 +179,77 @@ def _set_notes(records: Sequence[Record]) -> list[str]:
     return [f"{name}: {note}" for name, note in noted.items()]
 
 
+def summaries(records: Sequence[Record]) -> list[Table]:
+    """Return one table a data set that sets the suites side by side, where three or more ran."""
+    tables = []
+    usual = [r for r in records if not _apart(r) and r.label != "(no model)"]
+    for dataset, protocol in dict.fromkeys((r.dataset, r.protocol) for r in usual):
+        own = [r for r in usual if (r.dataset, r.protocol) == (dataset, protocol)]
+        if len({r.suite for r in own} & set(SUMMARISED)) >= 3:
+            title = f"summary on {dataset}"
+            title += f", protocol {protocol}" if protocol != "default" else ""
+            tables.append(_summary(own, title))
+    return tables
+
+
+SUMMARISED = ("accuracy", "calibration", "ood", "robustness")
+
+
+def _summary(records: Sequence[Record], title: str) -> Table:
+    notes = Notes()
+    budgets = {norm: _middle_budget(records, norm) for norm in ("linf", "l2")}
+    wanted: tuple[tuple[str, Column, dict[str, Any]], ...] = (
+        ("accuracy", column_of("accuracy"), {}),
+        ("ece", column_of("ece"), {}),
+        ("auroc", column_of("auroc", "near-OOD auroc"), {"score": "log-density"}),
+        *(
+            (
+                "robust_accuracy",
+                Column(f"{NORMS[norm]} eps {eps:g}", True, False),
+                {"norm": norm, "eps": eps},
+            )
+            for norm, eps in budgets.items()
+            if eps is not None
+        ),
+    )
+    rows = []
+    for label in ordered(r.label for r in records):
+        own = [r for r in records if r.label == label]
+        cells = [cell_of(_one(own, metric, settings), notes) for metric, _, settings in wanted]
+        rows.append(((label,), (*cells, _training_seconds(own))))
+    columns = (*(column for _, column, _ in wanted), Column("training s"))
+    lines = (
+        "near-OOD: log p(x), mean over the near sets. Ordered by accuracy: which differences are "
+        "more than chance, the intervals alone do not say.",
+        *notes.lines(),
+    )
+    return Table(title, ("model",), columns, sort_rows(rows, columns[0]), lines)
+
+
+def _one(records: Sequence[Record], metric: str, settings: dict[str, Any]) -> Record | None:
+    """Return the first record of a metric with these settings; of detection, the near mean."""
+    for r in records:
+        near = _kind(r) != "detection" or r.task == "ood/near"
+        if r.metric == metric and near and settings.items() <= dict(r.settings).items():
+            return r
+    return None
+
+
+def _middle_budget(records: Sequence[Record], norm: str) -> float | None:
+    budgets = sorted(
+        {r.settings["eps"] for r in records if r.settings.get("norm") == norm and r.settings["eps"]}
+    )
+    return budgets[len(budgets) // 2] if budgets else None
+
+
+def _training_seconds(records: Sequence[Record]) -> Cell:
+    seconds = (r.details.get("training_seconds") for r in records)
+    return Cell(next((float(s) for s in seconds if s is not None), None), places=0)
+
+
+NORMS = {"linf": "L∞", "l2": "L2", "l0": "L0"}
+
+
 def _robustness(records: Sequence[Record], title: str) -> list[Table]:
     """Lay out one table a norm: rows of models, columns of budgets, clean accuracy first."""
     tables = []
@@ -201,7 +272,7 @@ def _robustness(records: Sequence[Record], title: str) -> list[Table]:
         lines = [f"{n} images; eps in units of the [0, 1] pixel range. {INTERVALS}"] if n else []
         lines += ordered(f"{r.label}: {r.note}" for r in members if r.note and r.value is not None)
         lines += notes.lines()
-        name = {"linf": "L∞", "l2": "L2", "l0": "L0"}.get(norm, norm)
+        name = NORMS.get(norm, norm)
         tables.append(
             Table(
                 f"{title}: accuracy under attack, {name}",

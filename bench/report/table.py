@@ -45,22 +45,26 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A number with its interval, or why there is none; ``mark`` refers to a note."""
+    """A number with its interval, or why there is none.
+
+    ``mark`` refers to a note; ``places`` are decimals, by default one of percent, else three.
+    """
 
     value: float | None = None
     low: float | None = None
     high: float | None = None
     status: Status | None = None
     mark: str = ""
+    places: int | None = None
 
-    def text(self, percent: bool, digits: int | None = None) -> str:
+    def text(self, percent: bool) -> str:
         """Return e.g. ``97.8 ±1.2``: the value and half the width of its interval."""
         if self.status in (Status.NOT_APPLICABLE, Status.FAILED):
             return f"{self.status}{self.mark}"
         if self.value is None:
             return f"–{self.mark}"
         scale, places = (100.0, 1) if percent else (1.0, 3)
-        places = places if digits is None else digits
+        places = places if self.places is None else self.places
         text = f"{self.value * scale:.{places}f}"
         if self.low is not None and self.high is not None:
             text += f" ±{(self.high - self.low) / 2.0 * scale:.{places}f}"

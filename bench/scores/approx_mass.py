@@ -24,4 +24,5 @@ def approx_mass_score(model: Any, x: Tensor) -> Tensor:
         ``(B,)`` float64, at most 0; the squares are added in float64.
     """
     _, gradient = density_gradient(model, x)
-    return -torch.linalg.vector_norm(gradient.flatten(1).cpu().double(), dim=1)
+    length: Tensor = torch.linalg.vector_norm(gradient.flatten(1).cpu().double(), dim=1)
+    return -length
