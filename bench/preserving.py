@@ -15,8 +15,9 @@ from torch import Tensor, nn
 def preserved_rng() -> Iterator[None]:
     """Put the global generators of torch (CPU and CUDA), NumPy and Python back at the end."""
     python, legacy = random.getstate(), np.random.get_state()
-    # By name, and only if in use: without names torch warns where there are several, and wakes CUDA.
-    used = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    # Named, and only if in use: else torch warns where there are several, and wakes CUDA.
+    awake = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    used = range(torch.cuda.device_count()) if awake else ()
     with torch.random.fork_rng(devices=used):
         try:
             yield

@@ -246,6 +246,20 @@ def test_cheating_attacks_are_caught(
     assert torch.equal(x, before)
 
 
+def test_a_sweep_that_cheats_is_caught(trained_net: nn.Module, test_digits: Digits) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Sweeping(Cheat):
+        def sweep(
+            self, model: nn.Module, x: Tensor, y: Tensor, context: Context, eps: tuple[float, ...]
+        ) -> Tensor:
+            moved = x.add_(0.3).clamp_(0, 1)
+            return moved.expand(len(eps), *x.shape)
+
+    x, y = test_digits[0][:8], test_digits[1][:8]
+    with pytest.raises(InputError, match="'Sweeping' went"):
+        attack(Sweeping(eps=0.1, what=lambda x, eps: x), trained_net, x, y, eps=[0.1, 0.2])
+
+
 def test_an_attack_without_a_sweep_gets_only_what_is_unbroken(
     trained_net: nn.Module, test_digits: Digits
 ) -> None:

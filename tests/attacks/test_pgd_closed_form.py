@@ -155,3 +155,7 @@ def test_momentum_runs_past_a_local_optimum() -> None:
     # speeds are 1, 1.9 and 0.9 * 1.9 - 1 = 0.71, so the third step is + as well: 0.545.
     assert float(found[0.0][0, 0, 0, 0]) == pytest.approx(0.515, abs=1e-5)
     assert float(found[0.9][0, 0, 0, 0]) == pytest.approx(0.545, abs=1e-5)
+    # The best point is kept, not the last one: two plain steps end at 0.53.
+    two = ATTACKS["pgd-linf"](eps=0.2, **{**options, "steps": 2})
+    best = two(Ridge(), x, y, Context(noise=bound(0, "t", [0])))
+    assert float(best[0, 0, 0, 0]) == pytest.approx(0.515, abs=1e-5)
