@@ -75,7 +75,9 @@ class Request:
     @property
     def run_id(self) -> str:
         """A readable name that equal requests share."""
-        words = "-".join([*self.suites[:2], self.dataset, *self.models[:3]])
+        names = (self.dataset, *self.models[:3])
+        files = [_absolute(name).partition("?")[0].rpartition("/")[2] for name in names]
+        words = "-".join([*self.suites[:2], *files])
         readable = "".join(c if c.isalnum() or c in "-_" else "-" for c in words)[:60]
         return f"{readable.strip('-')}-{sha256_text(self.canonical())[:10]}"
 
