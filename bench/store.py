@@ -81,7 +81,8 @@ class Store:
     def read_shard(self, key: str) -> Shard | None:
         """Return a shard; ``None`` where it is missing, unreadable or of another key."""
         try:
-            with np.load(self.shard_path(key), allow_pickle=False) as file:
+            data = io.BytesIO(self.shard_path(key).read_bytes())
+            with np.load(data, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
             meta = json.loads(str(arrays.pop("__meta__")))
             if meta["schema"] > SCHEMA or meta["key"] != key:
