@@ -50,7 +50,9 @@ class Ranking:
 
     def fpr_at_tpr(self, tpr: float, positive: Side) -> Array:
         """Return the share of negatives at the first group that reaches ``tpr``, ``(...,)``."""
-        positives, negatives = self._accumulated(positive)
+        positives, negatives = self._taken(positive)
+        if positive == "id":  # thresholds fall from the top
+            positives, negatives = positives[..., ::-1], negatives[..., ::-1]
         # 0.95 * 20 must ask for 19 positives, whatever the product rounds to.
         needed = np.ceil(tpr * positives[..., -1:] - 1e-9)
         first = np.argmax(positives >= needed, axis=-1)[..., None]
@@ -59,22 +61,23 @@ class Ranking:
 
     def average_precision(self, positive: Side) -> Array:
         """Return sum over groups of (recall step) * precision, ``(...,)``."""
-        positives, negatives = self._accumulated(positive)
-        step = self.ood_counts if positive == "ood" else self.id_counts[..., ::-1]
+        positives, negatives = self._taken(positive)
+        counts = self.id_counts if positive == "id" else self.ood_counts
         # Resamples can begin with groups nobody was drawn from: 0 / 1 there, not 0 / 0.
         precision = positives / np.maximum(positives + negatives, 1)
-        area = np.einsum("...g,...g->...", step.astype(np.float64, copy=False), precision)
-        return np.asarray(area / positives[..., -1])
+        return np.asarray((counts * precision).sum(axis=-1) / counts.sum(axis=-1))
 
-    def _accumulated(self, positive: Side) -> tuple[Array, Array]:
-        """Return positives and negatives taken, from the most positive group on."""
+    def _taken(self, positive: Side) -> tuple[Array, Array]:
+        """Return the positives and negatives that a threshold at each group takes."""
         if positive == "ood":
             return self.ood_totals, self.id_totals
-        return _from_the_top(self.id_counts), _from_the_top(self.ood_counts)
+        return _at_or_above(self.id_counts, self.id_totals), _at_or_above(
+            self.ood_counts, self.ood_totals
+        )
 
 
-def _from_the_top(counts: Array) -> Array:
-    return np.cumsum(counts[..., ::-1], axis=-1)
+def _at_or_above(counts: Array, totals: Array) -> Array:
+    return np.asarray(totals[..., -1:] - totals + counts)
 
 
 def rank(id_scores: npt.ArrayLike, ood_scores: npt.ArrayLike) -> Ranking:
@@ -88,7 +91,7 @@ def rank(id_scores: npt.ArrayLike, ood_scores: npt.ArrayLike) -> Ranking:
     order = np.argsort(pooled, kind="stable")  # timsort merges the two sorted runs in linear time
     pooled = pooled[order]
     ends = np.append(np.flatnonzero(pooled[1:] != pooled[:-1]), len(pooled) - 1)
-    id_totals = np.cumsum(order < len(low_to_high[0]), dtype=np.int64)[ends]
+    id_totals = np.cumsum((order < len(low_to_high[0])).astype(np.int64))[ends]
     id_counts = np.diff(id_totals, prepend=0)
     return Ranking(id_counts, np.diff(ends, prepend=-1) - id_counts)
 
