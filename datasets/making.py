@@ -41,7 +41,7 @@ def on_grid(images: Array, like: Dataset) -> Array:
         top = round(1.0 / float(np.diff(levels).min(initial=1.0)))
         if top > 255 or not np.array_equal(np.rint(levels * top) / np.float32(top), levels):
             return images
-    return (np.rint(images * top) / top).astype(np.float32)
+    return np.asarray(np.rint(images * top) / top, dtype=np.float32)
 
 
 def pick(like: Dataset, n: int, rng: np.random.Generator) -> Array:

@@ -35,6 +35,6 @@ def clean_logits(plan: Plan, draws: int) -> Logits:
     Under the papers' protocol an unrefined model sees each image with noise added once; a
     refined one adds the noise itself, to each of its chains.
     """
-    if plan.stochastic:
-        return Logits(data=plan.data, draws=draws)
-    return Logits(data=plan.data, input_noise=plan.input_noise)
+    if plan.input_noise and not plan.refine_steps:
+        return Logits(data=plan.data, draws=draws, input_noise=plan.input_noise)
+    return Logits(data=plan.data, draws=draws if plan.stochastic else 1)

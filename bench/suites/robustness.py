@@ -27,7 +27,8 @@ class RobustnessSuite:
     Options:
         attacks: Names of registered attacks; several of one norm give a per-image worst case.
         steps: Steps of an attack that takes steps.
-        restarts: Random starts of an attack that restarts.
+        restarts: Random starts of an attack that restarts; on a stochastic model one, since
+            each search has a random and a warm start already.
         eot_samples: Draws behind a gradient of a stochastic model.
         selection_draws: Draws on which the winner of a stochastic model's candidates is chosen.
         scoring_draws: Draws on which it is scored.
@@ -76,7 +77,7 @@ class RobustnessSuite:
     def _options(self, name: str, stochastic: bool) -> dict[str, Any]:
         """Return what the suite sets of the options that the attack has, and what the user sets."""
         known = set(inspect.signature(ATTACKS[name]).parameters)
-        common = {"steps": self.steps, "restarts": self.restarts}
+        common = {"steps": self.steps, "restarts": 1 if stochastic else self.restarts}
         if stochastic:
             common |= {name: getattr(self, name) for name in ("eot_samples",)}
         options = {k: v for k, v in common.items() if k in known}

@@ -10,6 +10,7 @@ import numpy as np
 
 from bench import metrics
 from bench.errors import InputError
+from bench.metrics.proportion import unvaried
 from bench.metrics.resampled import evaluator
 from bench.metrics.resampling import chunk_rows
 from bench.registry import METRICS
@@ -248,14 +249,19 @@ class Headline:
             ],
             axis=0,
         )
+        value = float(np.mean([metrics.auroc(*pair) for pair in pairs]))
         tail = (1.0 - reduction.level) / 2.0
-        low, high = np.quantile(draws, [tail, 1.0 - tail])
+        low, high = (float(q) for q in np.quantile(draws, [tail, 1.0 - tail]))
+        if low == high:  # no resample moves it: what the number of images allows
+            fewest = min(len(side) for pair in pairs for side in pair)
+            low, high = unvaried(value, fewest, (0.0, 1.0), reduction.level)
+        clustered = any(part.outside.clusters is not None for part in self.parts)
         return Row(
             metric="auroc",
-            value=float(np.mean([metrics.auroc(*pair) for pair in pairs])),
-            low=float(low),
-            high=float(high),
-            interval="bootstrap",
+            value=value,
+            low=min(low, value),
+            high=max(high, value),
+            interval="cluster-bootstrap" if clustered else "bootstrap",
             n=len(pairs[0][0]),
             n_ood=sum(len(outside) for _, outside in pairs),
             settings=self.settings(score),

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from bench import metrics
-from bench.draw_accuracy import mean_accuracy, vote_accuracy, worst_accuracy
+from bench.attacking.draw_accuracy import mean_accuracy, vote_accuracy, worst_accuracy
 from bench.tasks.attacked import Attacked
 from bench.tasks.base import (
     Arrays,

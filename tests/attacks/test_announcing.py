@@ -5,7 +5,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.attacking import Announced, attack, detect_stochastic
+from bench.announcing import Announced, detect_stochastic
+from bench.attacking import attack
 from bench.noise import bound
 
 

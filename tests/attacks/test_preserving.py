@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.attacking import attack, attack_stochastic, preserved
+from bench.attacking import attack, attack_stochastic
+from bench.preserving import preserved
 from bench.refinement import Refined
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from bench.attacking import attack, attack_stochastic
+from bench.attacking.draw_accuracy import mean_accuracy, vote_accuracy, worst_accuracy
 from bench.context import Context
-from bench.draw_accuracy import mean_accuracy, vote_accuracy, worst_accuracy
 from bench.errors import InputError, Unsupported
 from bench.noise import Noise, bound
 from bench.refinement import Refined

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.data.imagefiles import own_dataset
 from bench.errors import InputError, Unsupported
-from bench.imagefiles import own_dataset
 from bench.types import Array, Dataset
 
 

@@ -15,24 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from bench.announcing import Announced, detect_stochastic
-from bench.attack_inputs import Arrays, Plan, as_images, as_labels, home, noise_of, plan
+from bench.attacking.inputs import Arrays, Plan, as_images, as_labels, home, noise_of, plan
+from bench.attacking.stochastic import StochasticResult, attack_stochastic
+from bench.attacking.sweeping import Sweep
+from bench.attacking.verifying import distances, verdict
 from bench.context import Context
 from bench.preserving import preserved
 from bench.refinement import is_stochastic
-from bench.stochastic_attacking import StochasticResult, attack_stochastic
-from bench.sweeping import Sweep
 from bench.types import Attack, Norm
-from bench.verifying import distances, verdict
-
-__all__ = [
-    "Announced",
-    "AttackResult",
-    "StochasticResult",
-    "attack",
-    "attack_stochastic",
-    "detect_stochastic",
-    "preserved",
-]
 
 _DETECTION_IMAGES = 16
 

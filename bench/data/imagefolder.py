@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from bench.data.imagefiles import own_dataset
 from bench.errors import InputError, Unsupported
-from bench.imagefiles import own_dataset
 from bench.types import Array, Dataset
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}

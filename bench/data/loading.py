@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bench.data.imagefolder import read_folder
+from bench.data.npzfile import read_npz
 from bench.errors import InputError, UnknownName, Unsupported
-from bench.imagefolder import read_folder
-from bench.npzfile import read_npz
 from bench.registry import DATASETS
 from bench.specs import Spec, check_options, parse_spec
 from bench.types import Array, Dataset

@@ -15,16 +15,16 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from bench.attack_inputs import Arrays, Plan, as_images, as_labels, home, noise_of, plan
+from bench.attacking.draw_accuracy import mean_accuracy, vote_accuracy, worst_accuracy
+from bench.attacking.inputs import Arrays, Plan, as_images, as_labels, home, noise_of, plan
+from bench.attacking.sweeping import Sweep
+from bench.attacking.verifying import check_logits, distances, margin
 from bench.context import Context
-from bench.draw_accuracy import mean_accuracy, vote_accuracy, worst_accuracy
 from bench.errors import InputError, Unsupported
 from bench.noise import Noise
 from bench.preserving import preserved
 from bench.refinement import draw_logits, is_stochastic, unrefined
-from bench.sweeping import Sweep
 from bench.types import Attack, Norm
-from bench.verifying import check_logits, distances, margin
 
 Gradient = Literal["static", "straight-through"]
 SOURCES = ("clean", "static", "straight-through", "straight-through from static")

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.attack_inputs import Plan
+from bench.attacking.inputs import Plan
+from bench.attacking.verifying import check_candidates
 from bench.context import Context
-from bench.verifying import check_candidates
 
 
 class Sweep:
