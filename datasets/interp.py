@@ -43,7 +43,8 @@ def interp(
         asked=n,
         like=like,
         clusters=component[left].astype(np.int64),
-        source=f"(a + b) / 2 on the grey levels of its sources, a and b of different classes, from {like.name} validation",
+        source="(a + b) / 2 on the grey levels of its sources, "
+        f"a and b of different classes, from {like.name} validation",
         note=f"{len(np.unique(component[left]))} independent groups of source images",
     )
 

@@ -1,4 +1,4 @@
-"""Attacking a model and measuring what came of it; the attacks themselves are in `bench.attacks`."""
+"""Attacking a model and measuring what came of it; the attacks are in `bench.attacks`."""
 
 from bench.attacking.measured import AttackResult, attack
 from bench.attacking.stochastic import StochasticResult, attack_stochastic
