@@ -87,6 +87,8 @@ def load_dataset(
         if "download" in _takes(entry.target):
             options.setdefault("download", download)
         dataset = entry.target(split, root, **options)
+        if spec.options:  # so that the name finds the other splits of the same set
+            dataset = replace(dataset, name=name)
     if reference is not None:
         _check_shape(dataset, reference)
     return take(dataset, min(n or len(dataset), limit or len(dataset)))
