@@ -42,7 +42,7 @@ lint: $(STAMP)
 
 weights: $(STAMP)
 	for model in $(MODELS); do \
-		$(BIN)/bench train --model $$model --dataset digits --seed 0 --out baselines/weights || exit 1; \
+		$(BIN)/bench train --model $$model --dataset digits --seed 0 --fresh --out baselines/weights || exit 1; \
 	done
 
 clean:

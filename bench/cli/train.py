@@ -43,7 +43,7 @@ def command(assignments: tuple[str, ...], epochs: int | None, **request: Any) ->
     A training that diverges goes back to its last healthy epoch, with new noise and smaller
     steps, and says so. Exit code 1: it did not come back; the last good weights are saved.
     """
-    from bench.train_job import TrainJob
+    from bench.training.job import TrainJob
 
     options = _options(request["model"], assignments, epochs)
     job = TrainJob(options=options, **request)

@@ -7,6 +7,7 @@ every metric, score and model of one set of images, which is what makes differen
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from bench.types import Array
 
 # Numbers in one chunk of counts: 4 MiB in float64, so that a metric's temporaries stay below 64.
 CHUNK = 2**19
+KEPT = 2**21  # numbers of a set of resamples that is kept for the next metric, in 4 MiB
 
 
 def bootstrap_counts(
@@ -49,19 +51,36 @@ def bootstrap_counts(
         raise InputError(f"{resamples} resamples of {n} images; expected at least 1 of each")
     member = None if clusters is None else cluster_numbers(clusters, n)
     units = n if member is None else int(member.max()) + 1
-    rng = np.random.default_rng([seed % 2**64, *stream.encode()])
-    rows = rows or chunk_rows(n)
-    return _chunks(rng, units, member, resamples, rows)
+    return _chunks(seed % 2**64, stream, units, member, resamples, rows or chunk_rows(n))
 
 
 def _chunks(
-    rng: np.random.Generator, units: int, member: Array | None, resamples: int, rows: int
+    seed: int, stream: str, units: int, member: Array | None, resamples: int, rows: int
 ) -> Iterator[Array]:
+    small = units * resamples <= KEPT
+    counts = iter(_kept_counts(seed, stream, units, resamples)) if small else None
+    counts = counts or _unit_counts(seed, stream, units, resamples)
     for start in range(0, resamples, rows):
         chunk = np.empty((min(rows, resamples - start), units))
         for row in chunk:
-            row[:] = np.bincount(rng.integers(0, units, units), minlength=units)
+            row[:] = next(counts)
         yield chunk if member is None else chunk[:, member]
+
+
+def _unit_counts(seed: int, stream: str, units: int, resamples: int) -> Iterator[Array]:
+    """Yield ``resamples`` times how often each of ``units`` is among as many draws."""
+    rng = np.random.default_rng([seed, *stream.encode()])
+    for _ in range(resamples):
+        yield np.bincount(rng.integers(0, units, units), minlength=units)
+
+
+@lru_cache(maxsize=8)
+def _kept_counts(seed: int, stream: str, units: int, resamples: int) -> Array:
+    """Return the counts of a small set: every score of a table resamples the same images."""
+    table = np.empty((resamples, units), dtype=np.uint16)
+    for row, counts in zip(table, _unit_counts(seed, stream, units, resamples), strict=True):
+        row[:] = counts
+    return table
 
 
 def chunk_rows(n: int) -> int:

@@ -20,8 +20,8 @@ from bench.errors import InputError
 from bench.models import default_network
 from bench.registry import MODELS, NETWORKS, TRAINERS
 from bench.specs import check_options
-from bench.train_card import SPLITS, as_json, is_done, make_card, refuse_another
 from bench.training import Event, TrainContext, Trainer
+from bench.training.card import SPLITS, as_json, is_done, make_card, refuse_another
 from bench.types import Dataset
 from bench.weights import card_path, weights_name, write_bytes, write_weights
 
