@@ -113,8 +113,8 @@ def _beside_ece(record: Record) -> dict[str, Cell]:
 def _detection(records: Sequence[Record], title: str, metric: str) -> list[Table]:
     """Lay out one table a group: rows of model and score, columns of sets."""
     chosen = [r for r in records if r.metric == metric]
-    headline = [r for r in chosen if "+" in r.settings["ood_dataset"]]
-    single = [r for r in chosen if "+" not in r.settings["ood_dataset"]]
+    headline = [r for r in chosen if "mean_of" in r.settings]
+    single = [r for r in chosen if "mean_of" not in r.settings]
     tables = []
     for group in ordered(r.settings["ood_group"] for r in single):
         members = [r for r in single if r.settings["ood_group"] == group]

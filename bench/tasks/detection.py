@@ -212,8 +212,9 @@ class Headline:
 
     def settings(self, score: str) -> dict[str, Any]:
         """Return what a row of this score says of itself."""
-        names = "+".join(part.outside.data.spec for part in self.parts)
-        return {**self.parts[0].settings(score), "ood_dataset": names, "ood_group": self.group}
+        names = [part.outside.data.spec for part in self.parts]
+        own = {"ood_dataset": "+".join(names), "ood_group": self.group, "mean_of": names}
+        return {**self.parts[0].settings(score), **own}
 
     def missing(self, failure: Failure) -> Iterator[Row]:
         """Yield a row for each score, with the reason in place of the number."""
