@@ -1,0 +1,93 @@
+"""What every registered score must keep to."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bench.registry import SCORES
+
+MODEL_SCORES = [e.name for e in SCORES.entries() if not e.facts.get("trivial")]
+TRIVIAL_SCORES = [e.name for e in SCORES.entries() if e.facts.get("trivial")]
+SIGMA = 0.1
+
+
+class Mixture(nn.Module):
+    """Gaussians of one width at two images: its logits are log p(x, y) up to a constant."""
+
+    means: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        means = torch.zeros(2, 16)
+        means[0, :4], means[1, 4:8] = 1.0, 1.0
+        self.register_buffer("means", means)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return -(x.flatten(1)[:, None] - self.means).square().sum(dim=2) / (2 * SIGMA**2)
+
+
+def inside() -> Tensor:
+    """Return images near the two means."""
+    noise = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
+    return (Mixture().means.repeat(4, 1) + 0.01 * noise).view(8, 1, 4, 4)
+
+
+def outside() -> Tensor:
+    """Return images as far from one mean as from the other, and far from both."""
+    x = torch.full((8, 16), 0.5)
+    x[:, 8:] = torch.linspace(0.6, 1.0, 8)[:, None]
+    return x.view(8, 1, 4, 4)
+
+
+@pytest.mark.parametrize("name", list(SCORES))
+def test_one_float64_an_image_whatever_else_is_in_the_batch(name: str) -> None:
+    x = torch.cat([inside(), outside()])
+    before = x.clone()
+    values = SCORES[name](Mixture(), x)
+    assert values.shape == (16,)
+    assert values.dtype == torch.float64
+    assert not values.requires_grad
+    assert torch.equal(x, before)
+    for part in (slice(0, 4), slice(9, 10)):
+        alone = SCORES[name](Mixture(), x[part])
+        assert torch.allclose(alone, values[part], rtol=1e-5, atol=1e-6)
+    backwards = SCORES[name](Mixture(), x.flip(0))
+    assert torch.allclose(backwards.flip(0), values, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", MODEL_SCORES)
+def test_higher_near_the_modes_of_a_known_density(name: str) -> None:
+    near, far = (SCORES[name](Mixture(), x) for x in (inside(), outside()))
+    assert float(near.min()) > float(far.max())
+
+
+def linear(seed: int) -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Flatten(), nn.Linear(16, 3)).eval()
+
+
+@pytest.mark.parametrize("name", MODEL_SCORES)
+def test_a_score_of_a_model_depends_on_the_model(name: str) -> None:
+    one, other = (SCORES[name](linear(seed), inside()) for seed in (0, 1))
+    assert ((one - other).abs() > 1e-3).all()
+
+
+@pytest.mark.parametrize("name", TRIVIAL_SCORES)
+def test_a_trivial_score_asks_no_model(name: str) -> None:
+    x = torch.cat([inside(), outside()]).clamp(0, 1)
+    values = SCORES[name](None, x)
+    assert torch.equal(values, SCORES[name](Mixture(), x))
+    assert len(values.unique()) > 1
+
+
+@pytest.mark.parametrize("name", MODEL_SCORES)
+def test_weights_keep_their_gradients(name: str) -> None:
+    net = linear(0)
+    weight, bias = net.parameters()
+    weight.grad = torch.ones_like(weight)
+    SCORES[name](net, inside())
+    assert torch.equal(weight.grad, torch.ones_like(weight))
+    assert bias.grad is None
