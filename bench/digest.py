@@ -21,9 +21,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
-# Words, messages and look-ups: no number depends on them, so an edit there keeps every result.
+# No number depends on these beyond what stands in the key by itself: they hold words, messages and
+# look-ups, or bring weights and images, whose bytes are digested. An edit there keeps every result.
 WITHOUT_ARITHMETIC = frozenset(
-    {"bench", "bench.errors", "bench.types", "bench.registry", "bench.context", "bench.specs"}
+    {
+        *("bench", "bench.errors", "bench.types", "bench.registry", "bench.context", "bench.specs"),
+        *("bench.models", "bench.usercode", "bench.weights", "bench.pickles", "bench.digest"),
+        *("bench.data", "bench.data.loading", "bench.data.npzfile", "bench.data.imagefolder"),
+        *("bench.data.imagefiles", "bench.tasks.base", "bench.training", "bench.training.contract"),
+    }
 )
 
 
@@ -79,11 +85,9 @@ def _closure(module: str) -> dict[str, str]:
 
 
 def _public_name(name: str) -> str:
-    return (
-        Path(getattr(sys.modules.get(name), "__file__", name) or name).name
-        + ":"
-        + ("" if name.startswith("bench_user_") else name)
-    )
+    """Return a module's name; of a file loaded from a path, the file's alone."""
+    path = _source_file(name)
+    return path.name if name.startswith("bench_user_") and path else name
 
 
 @lru_cache(maxsize=4096)

@@ -9,12 +9,7 @@ py:PATH/FILE.py:FACTORY          a factory in a file; this runs the file
 from __future__ import annotations
 
 import copy
-import hashlib
-import importlib
-import importlib.util
-import inspect
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,11 +19,12 @@ from torch import nn
 from bench.announcing import Announced, detect_stochastic
 from bench.data import load_dataset, to_tensor
 from bench.digest import model_digest
-from bench.errors import BenchError, CheckpointError, InputError, ModelError, UnknownName
+from bench.errors import CheckpointError, InputError, UnknownName
 from bench.refinement import Refined, is_stochastic
 from bench.registry import MODELS, NETWORKS
 from bench.specs import Spec, check_options, parse_spec
 from bench.types import Dataset
+from bench.usercode import call_factory, import_file, import_module
 from bench.weights import find_weights, load_into, read_card, read_weights, weights_sha256
 from bench.wrapping import wrap
 
@@ -176,7 +172,7 @@ def _registered(spec: Spec, ref: ModelRef, dataset: Dataset, origin: list[Any]) 
         )
     check_options("model", spec.rest, spec.options, entry.options)
     origin.append(entry.target)
-    module = _call(
+    module = call_factory(
         entry.target,
         f"model '{spec.rest}'",
         {"dataset": dataset, "network": network, "checkpoint": path, "trust": ref.trust},
@@ -219,77 +215,14 @@ def _from_factory(spec: Spec, ref: ModelRef, dataset: Dataset, origin: list[Any]
         raise InputError(
             f"'{ref.spec}' is not py:PACKAGE.MODULE:FACTORY or py:PATH/FILE.py:FACTORY"
         )
-    module = _import_file(Path(place)) if place.endswith(".py") else _import_module(place)
+    module = import_file(Path(place)) if place.endswith(".py") else import_module(place)
     factory = getattr(module, name, None)
     if not callable(factory):
         public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
         raise UnknownName(f"function of '{place}'", name, public)
     origin.append(factory)
     given = {"dataset": dataset, "network": ref.network, "checkpoint": ref.checkpoint}
-    return _call(factory, f"'{ref.spec}'", given, spec.options), None, {}
-
-
-def _import_module(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"module '{name}' does not import ({error}); install it, or write "
-            "py:PATH/FILE.py:FACTORY"
-        ) from error
-    except Exception as error:
-        raise ModelError(f"module '{name}' raised {type(error).__name__}: {error}") from error
-
-
-def _import_file(path: Path) -> Any:
-    """Import a file under a name made from its path; its neighbours can be imported from it."""
-    path = path.resolve()
-    if not path.is_file():
-        raise InputError(f"there is no file '{path}'; expected py:PATH/FILE.py:FACTORY")
-    tag = hashlib.sha256(str(path).encode() + path.read_bytes()).hexdigest()[:16]
-    name = f"bench_user_{tag}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    sys.path.insert(0, str(path.parent))
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        raise ModelError(f"'{path}' raised {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.remove(str(path.parent))
-    return module
-
-
-def _call(
-    factory: Callable[..., Any],
-    what: str,
-    given: Mapping[str, Any],
-    options: Mapping[str, Any],
-) -> nn.Module:
-    """Call a factory with what it takes of ``given`` and all of ``options``."""
-    parameters = inspect.signature(factory).parameters
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    arguments = {k: v for k, v in given.items() if k in parameters}
-    if not takes_all:
-        check_options("model", what.strip("'"), options, set(parameters) - set(given))
-    try:
-        module = factory(**arguments, **options)
-    except BenchError:
-        raise
-    except Exception as error:
-        raise ModelError(f"{what} raised {type(error).__name__}: {error}") from error
-    if not isinstance(module, nn.Module):
-        raise ModelError(
-            f"{what} returned {type(module).__name__}; expected a torch.nn.Module whose forward "
-            "takes float32 images in [0, 1] and returns logits"
-        )
-    return module
+    return call_factory(factory, f"'{ref.spec}'", given, spec.options), None, {}
 
 
 def load_model(

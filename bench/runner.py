@@ -9,26 +9,22 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
-
 from bench.digest import sha256_text
-from bench.errors import BenchError, InputError
-from bench.executors.base import Lost, make_executor
-from bench.planning import ModelPlan, RunPlan, ShardPlan, TaskPlan, jobs_of, plan_run, versions
+from bench.errors import InputError
+from bench.executors import Lost, make_executor
+from bench.planning import ModelPlan, RunPlan, ShardPlan, jobs_of, plan_run, versions
+from bench.recording import records_of
 from bench.records import Record
-from bench.registry import SUITES
 from bench.replay import fingerprint
 from bench.request import Machine, Request
 from bench.store import Store
-from bench.tasks.base import Failure, Reduction, Results, Row
-from bench.types import Array, Status
+from bench.tasks.base import Failure
+from bench.types import Status
 from bench.work import Job, ShardResult, pinned_threads, run_job
-
-NO_MODEL = "(no model)"  # the label of rows that need none
 
 
 class Progress(Protocol):
@@ -136,7 +132,7 @@ def execute(
         totals[name] = totals.get(name, 0) + shard.stop - shard.start
     progress.start(totals, len(shards) - len(missing))
     outcome = _compute(plan, missing, store, machine, progress)
-    records = tuple(_records(plan, store, outcome.failures))
+    records = tuple(records_of(plan, store, outcome.failures))
     _finish(plan, store, records, outcome, mark)
     return Run(request.run_id, records, outcome.computed, len(shards) - len(missing))
 
@@ -183,109 +179,6 @@ def _settled(job: Job, results: list[ShardResult] | Lost) -> list[ShardResult]:
     return [
         ShardResult(s.key, None, status=Status.FAILED, reason=results.reason) for s in job.shards
     ]
-
-
-def _records(plan: RunPlan, store: Store, failures: Mapping[str, Failure]) -> Iterator[Record]:
-    """Yield the records, from the store alone."""
-    known = versions()
-    reduction = Reduction(seed=plan.request.seed)
-    for model in plan.models:
-        for task in model.tasks:
-            results, seconds = _gather(task, store, failures)
-            try:
-                rows = list(task.task.rows(results, reduction))
-            except BenchError as error:
-                rows = list(task.task.missing(Failure(Status.FAILED, str(error))))
-            for row in rows:
-                yield _record(row, plan, model, task, known, seconds, reduction.level)
-
-
-def _gather(task: TaskPlan, store: Store, failures: Mapping[str, Failure]) -> tuple[Results, float]:
-    """Return the arrays of each measure, its shards joined in order, and the seconds they took."""
-    results: dict[str, Mapping[str, Array] | Failure] = {}
-    seconds = 0.0
-    for name, shards in task.shards.items():
-        parts = []
-        for shard in shards:
-            stored = store.read_shard(shard.key)
-            if stored is None:
-                reason = f"shard {shard.key[:12]}… could not be read back; run the command again"
-                results[name] = failures.get(shard.key, Failure(Status.FAILED, reason))
-                break
-            parts.append(stored)
-        else:
-            seconds += sum(part.seconds for part in parts)
-            results[name] = {
-                key: np.concatenate([part.arrays[key] for part in parts]) for key in parts[0].arrays
-            }
-    return results, seconds
-
-
-def _record(
-    row: Row,
-    plan: RunPlan,
-    model: ModelPlan,
-    task: TaskPlan,
-    known: Mapping[str, str],
-    seconds: float,
-    level: float,
-) -> Record:
-    request, loaded = plan.request, model.model
-    settings = dict(row.settings)
-    if request.limit is not None:
-        settings["limit"] = request.limit
-    changed = _changed_options(request, task.suite)
-    if changed:
-        settings["non_default"] = changed
-    of_model: dict[str, Any] = {"model": "", "label": NO_MODEL}
-    if task.task.needs_model:
-        of_model = {
-            "model": loaded.name,
-            "label": loaded.label,
-            "variant": loaded.variant,
-            "network": loaded.network,
-            "weights_sha256": loaded.weights_sha256,
-        }
-    return Record(
-        run=request.run_id,
-        **of_model,
-        dataset=request.dataset,
-        suite=task.suite,
-        suite_version=task.suite_version,
-        protocol=request.protocol,
-        task=task.task.name,
-        metric=row.metric,
-        value=row.value,
-        low=row.low,
-        high=row.high,
-        level=None if row.low is None else level,
-        interval=row.interval,
-        n=row.n,
-        n_ood=row.n_ood,
-        settings=settings,
-        details={**row.details, **_cost(row, loaded.card)},
-        seed=request.seed,
-        versions=known,
-        seconds=round(seconds, 3) if row.status is Status.OK else None,
-        status=row.status,
-        note=row.note,
-    )
-
-
-def _cost(row: Row, card: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the seconds of training, which stand beside the accuracy they bought."""
-    known = row.metric == "accuracy" and "seconds" in card
-    return {"training_seconds": card["seconds"]} if known else {}
-
-
-def _changed_options(request: Request, suite: str) -> dict[str, Any]:
-    """Return what ``--set`` changed for a suite: its own options, and those it hands on."""
-    hands_on = "settings" in SUITES.entry(suite).options
-    return {
-        name: dict(options)
-        for name, options in request.settings.items()
-        if name == suite or (hands_on and name not in SUITES)
-    }
 
 
 def _finish(

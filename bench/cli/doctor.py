@@ -14,6 +14,8 @@ from typing import Literal
 
 import click
 
+from bench.cli import options
+
 State = Literal["ok", "note", "broken"]
 
 
@@ -43,13 +45,7 @@ DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 
 
 @click.command("doctor")
-@click.option(
-    "--runs",
-    type=click.Path(path_type=Path),
-    default=Path("runs"),
-    show_default=True,
-    help="Folder of results to look at.",
-)
+@options.runs
 def command(runs: Path) -> int:
     """Say what is installed, what works, and what to do about the rest."""
     marks = {"ok": "ok    ", "note": "note  ", "broken": "BROKEN"}

@@ -6,32 +6,21 @@ from pathlib import Path
 
 import click
 
+from bench.cli import options
 from bench.errors import InputError
 
 
 @click.command("leaderboard")
 @click.option("--suite", help="Only this suite.")
 @click.option("--dataset", help="Only this data set.")
-@click.option("--metric", help="What out-of-distribution tables show.  [default: auroc]")
-@click.option(
-    "--format",
-    "format_",
-    default="table",
-    show_default=True,
-    help="table, markdown, csv, json or latex.",
-)
-@click.option(
-    "--runs",
-    type=click.Path(path_type=Path),
-    default=Path("runs"),
-    show_default=True,
-    help="Folder of results.",
-)
+@options.metric
+@options.output_format
+@options.runs
 def command(
     suite: str | None, dataset: str | None, metric: str | None, format_: str, runs: Path
 ) -> None:
     """Print the leaderboards of all stored runs; of equal cells the newest counts."""
-    from bench.cli.run import print_records
+    from bench.cli.printing import print_records
     from bench.store import Store
 
     store = Store(runs)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bench.cli import options
+
 if TYPE_CHECKING:
     from bench.registry import Entry
 
@@ -16,7 +18,7 @@ KINDS = ("models", "trainers", "networks", "attacks", "datasets", "scores", "met
 
 @click.command("list")
 @click.argument("kind", required=False)
-@click.option("--runs", type=click.Path(path_type=Path), default=Path("runs"), show_default=True)
+@options.runs
 def command(kind: str | None, runs: Path) -> None:
     """List what is registered, or what was run.
 

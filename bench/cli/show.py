@@ -7,29 +7,18 @@ from pathlib import Path
 
 import click
 
+from bench.cli import options
 from bench.errors import UnknownName
 
 
 @click.command("show")
 @click.argument("run")
-@click.option("--metric", help="What out-of-distribution tables show.  [default: auroc]")
-@click.option(
-    "--format",
-    "format_",
-    default="table",
-    show_default=True,
-    help="table, markdown, csv, json or latex.",
-)
-@click.option(
-    "--runs",
-    type=click.Path(path_type=Path),
-    default=Path("runs"),
-    show_default=True,
-    help="Folder of results.",
-)
+@options.metric
+@options.output_format
+@options.runs
 def command(run: str, metric: str | None, format_: str, runs: Path) -> None:
     """Print one stored run: what was asked, the versions, the leaderboards, the failures."""
-    from bench.cli.run import print_records
+    from bench.cli.printing import print_records
     from bench.store import Store
 
     store = Store(runs)

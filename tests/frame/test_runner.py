@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 import bench
 from bench.errors import BenchError, InputError, ModelError
-from bench.executors import local
-from bench.executors.base import Lost, make_executor
+from bench.executors import Lost, local, make_executor
 from bench.planning import ShardPlan, plan_run
 from bench.records import Record
 from bench.report import render
