@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from bench.attacking import attack
+from bench.attacking.verifying import distances
 from bench.context import Context
 from bench.noise import bound
 from bench.registry import ATTACKS
 from bench.types import Norm
-from bench.attacking.verifying import distances
 
 EPS = {Norm.L0: 3.0, Norm.L2: 0.5, Norm.LINF: 8 / 255}
 NAMES = list(ATTACKS)
