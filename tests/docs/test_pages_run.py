@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.cli import COMMANDS
 from bench.weights import find_weights
 
 ROOT = Path(__file__).parents[2]
@@ -213,6 +214,11 @@ def test_links_lead_somewhere(path: Path) -> None:
     prose = re.sub(r"`[^`\n]+`", "", FENCE.sub("", path.read_text()))
     for target in re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", prose):
         assert (path.parent / target).exists(), target
+
+
+def test_every_command_has_an_example() -> None:
+    texts = [step.text for step in SHIPPED["commands.md"].steps]
+    assert not [c for c in COMMANDS if not any(t.startswith(f"bench {c}") for t in texts)]
 
 
 GOOD = """
