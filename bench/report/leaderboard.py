@@ -257,17 +257,19 @@ def _robustness(records: Sequence[Record], title: str) -> list[Table]:
         members = [r for r in records if r.settings["norm"] == norm]
         notes = Notes()
         budgets = sorted({r.settings["eps"] for r in members})
-        metrics = ordered(r.metric for r in members)
+        several = len({r.settings["attack"] for r in members}) > 1
         columns = tuple(Column("clean" if e == 0 else f"eps {e:g}", True, False) for e in budgets)
-        rows = []
-        for label in ordered(r.label for r in members):
-            for metric in metrics:
-                own = {
-                    r.settings["eps"]: r for r in members if r.label == label and r.metric == metric
-                }
-                if own:
-                    cells = tuple(cell_of(own.get(e), notes) for e in budgets)
-                    rows.append(((label, metric), cells))
+        keys = ("model", "metric", "attack") if several else ("model", "metric")
+        cells: dict[tuple[str, ...], dict[float, Cell]] = {}
+        for r in members:
+            names = (r.label, r.metric, r.settings["attack"])[: len(keys)]
+            cells.setdefault(names, {})[r.settings["eps"]] = cell_of(r, notes)
+        # All metrics of a model side by side, models in their order.
+        labels = ordered(r.label for r in members)
+        rows = [
+            (names, tuple(own.get(e, Cell()) for e in budgets))
+            for names, own in sorted(cells.items(), key=lambda item: labels.index(item[0][0]))
+        ]
         n = next((r.n for r in members if r.n), None)
         lines = [f"{n} images; eps in units of the [0, 1] pixel range. {INTERVALS}"] if n else []
         lines += ordered(f"{r.label}: {r.note}" for r in members if r.note and r.value is not None)
@@ -276,7 +278,7 @@ def _robustness(records: Sequence[Record], title: str) -> list[Table]:
         tables.append(
             Table(
                 f"{title}: accuracy under attack, {name}",
-                ("model", "metric"),
+                keys,
                 columns,
                 tuple(rows),
                 tuple(lines),

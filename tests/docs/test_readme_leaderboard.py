@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ def test_readme_shows_what_the_demo_prints(tmp_path: Path) -> None:
     shown = re.findall(r"```text\n(.*?)```", README.read_text(), flags=re.DOTALL)
     assert len(shown) == 2
     run = subprocess.run(
-        ["bench", "run", "--executor", "local:2", "--runs", str(tmp_path)],
+        [str(Path(sys.executable).with_name("bench")), "run", "--executor", "local:2"],
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         check=True,
