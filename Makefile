@@ -3,11 +3,13 @@
 # make lint      style, types, import directions
 # make weights   train the shipped weights anew
 #
-# PYTHON  the interpreter that makes the environment     VENV  where the environment lies
+# PYTHON   the interpreter that makes the environment    VENV  where the environment lies
+# WORKERS  how many processes run the tests
 # The environment is made when it is missing, and again when pyproject.toml has changed.
 
 PYTHON ?= python3
 VENV ?= .venv
+WORKERS ?= 2
 BIN := $(VENV)/bin
 SUM := $(shell (sha256sum pyproject.toml 2>/dev/null || shasum -a 256 pyproject.toml) | cut -c1-16)
 STAMP := $(VENV)/.installed-$(SUM)
@@ -17,7 +19,7 @@ MODELS := baseline jem hdge hdge-masked hdge-eq13 hdge-jem
 .PHONY: help demo test lint weights clean
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -8
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -9
 
 # torchattacks pins an old `requests` that it never imports, so it is installed without its pins.
 $(STAMP):
@@ -32,7 +34,8 @@ demo: $(STAMP)
 	$(BIN)/bench run --executor local:2
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and not gpu and not network"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile \
+		-m "not slow and not gpu and not network"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
