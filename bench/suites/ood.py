@@ -68,7 +68,7 @@ class OODSuite:
         data = DataRef(
             spec=name,
             like=plan.data.spec,
-            n=self.n,
+            n=min(self.n, plan.data.limit or self.n),
             limit=plan.data.limit,
             root=plan.data.root,
             download=plan.data.download,
