@@ -125,6 +125,21 @@ def _imports(name: str, path: Path, source_text: bytes) -> Iterator[str]:
             yield from (f"{source}.{alias.name}" for alias in node.names)
 
 
+def neighbours(path: Path) -> dict[str, Path]:
+    """Return the modules beside a file that it imports, directly or through each other."""
+    found: dict[str, Path] = {}
+    todo = [path]
+    while todo:
+        file = todo.pop()
+        for imported in _imports(file.stem, file, file.read_bytes()):
+            name = imported.partition(".")[0]
+            for beside in (path.parent / f"{name}.py", path.parent / name / "__init__.py"):
+                if name not in found and beside.is_file():
+                    found[name] = beside
+                    todo.append(beside)
+    return found
+
+
 def _same_home(name: str, module: str) -> bool:
     """Say whether a module belongs to the package, or the folder, of another."""
     if name.split(".")[0] == module.split(".")[0]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from bench.digest import neighbours, sha256_file
 from bench.errors import BenchError, InputError, ModelError
 from bench.specs import check_options
 
@@ -48,6 +49,7 @@ def import_file(path: Path) -> Any:
     tag = hashlib.sha256(str(path).encode() + path.read_bytes()).hexdigest()[:16]
     name = f"bench_user_{tag}"
     if name in sys.modules:
+        _check_neighbours(path)
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -62,7 +64,33 @@ def import_file(path: Path) -> Any:
         raise ModelError(f"'{path}' raised {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove(str(path.parent))
+    _check_neighbours(path)
     return module
+
+
+_first_seen: dict[Path, str] = {}
+
+
+def _check_neighbours(path: Path) -> None:
+    """Raise `InputError` where Python's neighbour of a file is not the one that lies beside it.
+
+    A process imports a module once: of two folders with modules of one name the second would get
+    the first's, and an edited one the old text, and neither would show in a digest.
+    """
+    for name, file in neighbours(path).items():
+        loaded = getattr(sys.modules.get(name), "__file__", None)
+        if loaded is None or name in sys.stdlib_module_names:
+            continue
+        if Path(loaded).resolve() != file.resolve():
+            raise InputError(
+                f"'{path}' imports '{name}' beside it, but '{loaded}' has been imported under that "
+                "name already; rename one of the two, or give each model a command of its own"
+            )
+        if _first_seen.setdefault(file, sha256_file(file)) != sha256_file(file):
+            raise InputError(
+                f"'{file}' was edited after it had been imported, and Python goes on with the old "
+                "text; give the command again in a new process"
+            )
 
 
 def call_factory(
