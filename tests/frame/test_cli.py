@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.cli.run import split_names
+from bench.cli.requests import split_names
 
 Cli = Callable[..., tuple[int, str, str]]
 

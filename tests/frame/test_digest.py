@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import nn
 
 from bench import digest as digests
 from bench.digest import canonical_json, model_digest, sha256_text, source_digest
+from bench.errors import InputError
 from bench.models import ModelRef, load
 from bench.refinement import Refined
 from bench.tasks.base import DataRef
@@ -120,22 +122,49 @@ def test_what_a_file_imports_from_its_package_counts(package: Path) -> None:
     assert source_digest([fresh("sourced.a").f]) != before
 
 
-def test_neighbours_of_a_file_count(model_file: Path) -> None:
-    folder = model_file.parent
-    (folder / "helper_of_the_model.py").write_text("SCALE = 1.0\n")
-    user = "from helper_of_the_model import SCALE\n" + model_file.read_text()
-    model_file.write_text(user)
-    try:
-        before = digest_of(f"py:{model_file}:make")
-        (folder / "helper_of_the_model.py").write_text("SCALE = 2.0\n")
-        del sys.modules["helper_of_the_model"]
-        for name in [n for n in sys.modules if n.startswith("bench_user_")]:
-            del sys.modules[name]
-        for cached in (digests._closure, digests._file_facts, digests._source_file):
-            cached.cache_clear()
-        assert digest_of(f"py:{model_file}:make") != before
-    finally:
-        sys.modules.pop("helper_of_the_model", None)
+@pytest.fixture
+def helped(model_file: Path) -> Iterator[Path]:
+    """A model whose file imports its neighbour."""
+    (model_file.parent / "helper_of_the_model.py").write_text("SCALE = 1.0\n")
+    model_file.write_text("from helper_of_the_model import SCALE\n" + model_file.read_text())
+    yield model_file
+    sys.modules.pop("helper_of_the_model", None)
+
+
+def test_neighbours_of_a_file_count(helped: Path) -> None:
+    before = digest_of(f"py:{helped}:make")
+    helper = helped.parent / "helper_of_the_model.py"
+    helper.write_text("SCALE = 2.0\n")
+    # This process has imported the old text and cannot but compute with it, so it refuses.
+    with pytest.raises(InputError, match=r"edited after it had been imported.*new process"):
+        digest_of(f"py:{helped}:make")
+    helper.write_text("SCALE = 1.0\n")
+    assert digest_of(f"py:{helped}:make") == before
+    code = f"""
+from bench.errors import InputError
+from bench.models import ModelRef, load
+from bench.data import load_dataset
+print(load(ModelRef(spec="py:{helped}:make", dataset="digits"), load_dataset("digits")).digest)
+"""
+    found = []
+    for text in ("SCALE = 1.0\n", "SCALE = 2.0\n"):
+        helper.write_text(text)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        found.append(done.stdout.strip())
+    assert found[0] == before
+    assert len(found[1]) == 64
+    assert found[1] != before
+
+
+def test_a_neighbour_of_another_folder_is_refused(helped: Path, tmp_path: Path) -> None:
+    """Python would hand the second model the first one's neighbour, without a word."""
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    for name, text in (("model.py", helped.read_text()), ("helper_of_the_model.py", "SCALE = 3\n")):
+        (other / name).write_text(text)
+    digest_of(f"py:{helped}:make")
+    with pytest.raises(InputError, match=r"already; rename one of the two, or give each model"):
+        digest_of(f"py:{other / 'model.py'}:make")
 
 
 def test_words_and_messages_do_not_count() -> None:
