@@ -19,7 +19,7 @@ from bench.types import Array
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "ood": {"sets": ["interp"], "n": 40},
-    "robustness": {"steps": 4, "restarts": 2, "linf": 0.1, "l2": 0.5}
+    "robustness": {"steps": 3, "restarts": 1, "linf": 0.1, "l2": 0.5}
     | {"eot_samples": 2, "selection_draws": 3, "scoring_draws": 5},
     "accuracy": {"draws": 3},
 }
@@ -56,8 +56,8 @@ def rows(made: Run) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("steps", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_two_processes_give_the_bytes_of_one(model_file: Path, steps: int) -> None:
-    here = run("here", steps, limit=12)
-    there = run("there", steps, limit=12, executor="local:2")
+    here = run("here", steps, limit=8)
+    there = run("there", steps, limit=8, executor="local:2")
     assert here.computed == there.computed > 8
     assert contents("here") == contents("there")
     assert rows(here) == rows(there)
@@ -125,15 +125,15 @@ def test_any_micro_batch_gives_the_numbers_of_another(model_file: Path, size: in
 def test_any_micro_batch_gives_a_refined_model_its_draws(model_file: Path, size: int) -> None:
     """Stochastic: draws belong to images, so the answers agree draw by draw."""
     for n in (256, size):
-        run(f"batch{n}", 2, limit=12, batch_size=n)
-    whole, parts = (arrays(f"batch{n}", 2, 12) for n in (256, size))
+        run(f"batch{n}", 2, limit=8, batch_size=n)
+    whole, parts = (arrays(f"batch{n}", 2, 8) for n in (256, size))
     near(whole, parts)
     different = total = 0
     for key in (k for k in whole if k.endswith(("/drawn", "/clean_drawn"))):
         different += int((whole[key] != parts[key]).sum())
         total += whole[key].size
     print(f"micro-batch {size}: {different} of {total} classes of draws differ")
-    assert total == 2 * 2 * 12 * 5
+    assert total == 2 * 2 * 8 * 5
     assert different <= 2  # a class changes near a tie only
 
 
