@@ -61,7 +61,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="robust-ood-bench", prog_name="bench")
 def bench() -> None:
-    r"""Measure classifiers that are also energy models, and any other classifier beside them.
+    """Measure classifiers that are also energy models, and any other classifier beside them.
 
     Accuracy, calibration, out-of-distribution detection and robustness, every number with its
     interval. Try:
@@ -81,7 +81,9 @@ def main() -> None:
         click.echo(error.format_message())
         sys.exit(2)
     except click.ClickException as error:
-        error.show()
+        context = getattr(error, "ctx", None)
+        hint = f" (see '{context.command_path} --help')" if context else ""
+        click.echo(f"error: {error.format_message()}{hint}", err=True)
         sys.exit(2)
     except Diverged as error:
         click.echo(f"diverged: {error}", err=True)

@@ -77,7 +77,7 @@ from bench.request import Machine, Request
 @click.option("--dry-run", is_flag=True, help="Say what would be computed.")
 @click.pass_context
 def command(ctx: click.Context, /, **given: Any) -> int:
-    r"""Run suites on models and print the leaderboards.
+    """Run suites on models and print the leaderboards.
 
     What is stored already is not computed again: the same command goes on where it stopped.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.errors import Unsupported
-from bench.registry import DATASETS, SCORES, SUITES
+from bench.registry import DATASETS, METRICS, SCORES, SUITES
 from bench.tasks.base import Absent, DataRef, Plan, Task, load
 from bench.tasks.detection import Detection, Headline, OODSet
 
@@ -36,6 +36,8 @@ class OODSuite:
         own = tuple(name for name in self.scores if name not in trivial)
         for name in own:
             SCORES.entry(name)
+        for name in self.metrics:
+            METRICS.entry(name)
         sets = [(*self._resolve(plan, name, group), group) for group, name in self._sets(plan)]
         tasks: list[Task] = []
         for scores in filter(None, (own, trivial)):

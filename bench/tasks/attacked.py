@@ -39,7 +39,7 @@ class Attacked:
     @property
     def name(self) -> str:
         """The noise is the attack's and the data set's."""
-        return f"robustness/{self.attack}/{self.data.spec}"
+        return f"robustness/{self.attack}/{self.data.title}"
 
     @property
     def uses_model(self) -> str:

@@ -59,6 +59,13 @@ class DataRef:
     root: str | None = None
     download: bool = False
 
+    @property
+    def title(self) -> str:
+        """The spec with a file's name in place of its path: the same on every machine."""
+        head, mark, options = self.spec.partition("?")
+        scheme, colon, place = head.partition(":")
+        return f"{scheme}{colon}{Path(place).name if colon else ''}{mark}{options}"
+
 
 @lru_cache(maxsize=64)
 def load(ref: DataRef) -> Dataset:

@@ -44,6 +44,10 @@ class Classification:
 
     needs_model: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        for name in self.metric_names:  # a name that does not exist is a bad request, not a row
+            metrics.metric_inputs(name)
+
     @property
     def measures(self) -> tuple[Measure, ...]:
         """The logits."""

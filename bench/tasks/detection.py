@@ -68,7 +68,7 @@ class Detection:
     @property
     def name(self) -> str:
         """E.g. ``ood/interp``."""
-        return f"ood/{self.outside.data.spec}"
+        return f"ood/{self.outside.data.title}"
 
     @property
     def measures(self) -> Sequence[Measure]:
@@ -82,7 +82,7 @@ class Detection:
     def settings(self, score: str) -> dict[str, Any]:
         """Return what a row of this score says of itself."""
         settings: dict[str, Any] = {
-            "ood_dataset": self.outside.data.spec,
+            "ood_dataset": self.outside.data.title,
             "ood_group": self.outside.group,
             "score": score,
         }
@@ -212,7 +212,7 @@ class Headline:
 
     def settings(self, score: str) -> dict[str, Any]:
         """Return what a row of this score says of itself."""
-        names = [part.outside.data.spec for part in self.parts]
+        names = [part.outside.data.title for part in self.parts]
         own = {"ood_dataset": "+".join(names), "ood_group": self.group, "mean_of": names}
         return {**self.parts[0].settings(score), **own}
 
@@ -245,7 +245,7 @@ class Headline:
         # equal seed and size give equal counts.
         draws = np.mean(
             [
-                _resampled_auroc(*pair, part.outside.clusters, part.outside.data.spec, reduction)
+                _resampled_auroc(*pair, part.outside.clusters, part.outside.data.title, reduction)
                 for part, pair in zip(self.parts, pairs, strict=True)
             ],
             axis=0,

@@ -38,7 +38,7 @@ class Scored:
     @property
     def name(self) -> str:
         """All scores of a set see the same noisy images."""
-        return f"scores/{self.data.spec}"
+        return f"scores/{self.data.title}"
 
     @property
     def uses_model(self) -> str:
