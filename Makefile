@@ -11,7 +11,9 @@ PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
 BIN := $(VENV)/bin
-SUM := $(shell (sha256sum pyproject.toml 2>/dev/null || shasum -a 256 pyproject.toml) | cut -c1-16)
+# The folder counts too: an environment that another copy of the project made runs that copy.
+SUM := $(shell (echo $(CURDIR); cat pyproject.toml) | (sha256sum 2>/dev/null || shasum -a 256) \
+	| cut -c1-16)
 STAMP := $(VENV)/.installed-$(SUM)
 MODELS := baseline jem hdge hdge-masked hdge-eq13 hdge-jem
 
@@ -23,6 +25,7 @@ help:
 
 # torchattacks pins an old `requests` that it never imports, so it is installed without its pins.
 $(STAMP):
+	@echo "installing into $(VENV): PyTorch is a download of gigabytes, this takes minutes"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'

@@ -25,7 +25,14 @@ from bench.registry import MODELS, NETWORKS
 from bench.specs import Spec, check_options, parse_spec
 from bench.types import Dataset
 from bench.usercode import call_factory, import_file, import_module
-from bench.weights import find_weights, load_into, read_card, read_weights, weights_sha256
+from bench.weights import (
+    find_weights,
+    load_into,
+    read_card,
+    read_weights,
+    weights_name,
+    weights_sha256,
+)
 from bench.wrapping import wrap
 
 SCHEMES = ("ckpt", "py")
@@ -71,7 +78,8 @@ class LoadedModel:
     """A model ready to run, and what a record says of it.
 
     ``digest`` is of the model as it is attacked and asked for logits; ``plain_digest`` of the
-    classifier behind the refinement, which the scores use.
+    classifier behind the refinement, which the scores use. ``passed_over`` are weights trained here
+    in whose place the ones that ship were taken.
     """
 
     module: nn.Module
@@ -83,6 +91,7 @@ class LoadedModel:
     digest: str
     plain_digest: str
     card: Mapping[str, Any] = field(default_factory=dict)
+    passed_over: Path | None = None
 
     @property
     def stochastic(self) -> bool:
@@ -119,14 +128,25 @@ def load(ref: ModelRef, dataset: Dataset) -> LoadedModel:
     return LoadedModel(
         module=module,
         name=ref.name,
-        label=label_of(ref),
+        label=label_of(ref, weights_sha256(plain)),
         variant=variant,
         network=network,
         weights_sha256=weights_sha256(plain),
         digest=digest,
         plain_digest=plain_digest,
         card=card,
+        passed_over=_passed_over(ref, network),
     )
+
+
+def _passed_over(ref: ModelRef, network: str | None) -> Path | None:
+    """Return weights of the same name that `bench train` left and that were not taken."""
+    if network is None or ref.checkpoint is not None or ":" in ref.name:
+        return None
+    name = weights_name(ref.name.partition("?")[0], ref.dataset, network)
+    taken = find_weights(ref.name.partition("?")[0], ref.dataset, network, [])
+    here = [Path(folder) / name for folder in ref.folders if (Path(folder) / name).is_file()]
+    return here[0] if taken is not None and here else None
 
 
 def _is_random(model: nn.Module, dataset: Dataset) -> bool:
@@ -137,8 +157,12 @@ def _is_random(model: nn.Module, dataset: Dataset) -> bool:
         return False
 
 
-def label_of(ref: ModelRef) -> str:
-    """Return the row label: ``jem``, or ``jem-10`` after ten refinement steps."""
+def label_of(ref: ModelRef, weights: str = "") -> str:
+    """Return the row label: ``jem``, or ``jem-10`` after ten refinement steps.
+
+    A file of weights given by hand is another row than the weights found by name, so the digest
+    of the weights stands in its label: ``jem@1a2b3c4d``.
+    """
     # Options stay: two models that differ in nothing else are two rows.
     name, mark, options = ref.name.partition("?")
     if name.startswith("py:"):
@@ -147,6 +171,7 @@ def label_of(ref: ModelRef) -> str:
         head, _, path = name.partition("@")
         name = f"{head}@{Path(path).name}"
     name += mark + options
+    name += f"@{weights[:8]}" if ref.checkpoint is not None else ""
     return f"{name}-{ref.refine_steps}" if ref.refine_steps else name
 
 
@@ -203,7 +228,12 @@ def _from_checkpoint(spec: Spec, ref: ModelRef, dataset: Dataset, origin: list[A
     std = options.pop("std", CKPT_SCALE)
     check_options("network", network, options, entry.options)
     module: nn.Module = entry.target(dataset.shape, len(dataset.classes), **options)
-    state, _ = read_weights(Path(file), trust=ref.trust)
+    state, metadata = read_weights(Path(file), trust=ref.trust)
+    if "model" in metadata:
+        raise CheckpointError(
+            f"'{file}' holds a whole model of 'bench train', not a bare network; use "
+            f"'--model {metadata['model']} --checkpoint {file}'"
+        )
     load_into(module, state, where=file)
     origin.append(entry.target)
     return wrap(module, mean, std), network, {}

@@ -13,7 +13,6 @@ import numpy as np
 from bench.errors import BenchError
 from bench.planning import ModelPlan, RunPlan, TaskPlan, versions
 from bench.records import Record
-from bench.registry import SUITES
 from bench.request import Request
 from bench.store import Store
 from bench.tasks.base import Failure, Reduction, Results, Row
@@ -71,7 +70,7 @@ def _record(
     settings = dict(row.settings)
     if request.limit is not None:
         settings["limit"] = request.limit
-    changed = _changed_options(request, task.suite)
+    changed = _changed_options(request, task.suite, settings)
     if changed:
         settings["non_default"] = changed
     of_model: dict[str, Any] = {"model": "", "label": NO_MODEL}
@@ -115,11 +114,11 @@ def _cost(row: Row, card: Mapping[str, Any]) -> dict[str, Any]:
     return {"training_seconds": card["seconds"]} if known else {}
 
 
-def _changed_options(request: Request, suite: str) -> dict[str, Any]:
-    """Return what ``--set`` changed for a suite: its own options, and those it hands on."""
-    hands_on = "settings" in SUITES.entry(suite).options
+def _changed_options(request: Request, suite: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what ``--set`` changed for a row: the suite's options, and those of its attacks."""
+    attacks = str(settings.get("attack", "")).split("+")
     return {
         name: dict(options)
         for name, options in request.settings.items()
-        if name == suite or (hands_on and name not in SUITES)
+        if name == suite or name in attacks
     }

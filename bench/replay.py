@@ -34,9 +34,9 @@ def replay(request: Request, store: Store) -> list[Record] | None:
     tried again.
     """
     header = store.read_header(request.run_id)
-    if header is None or not header.get("complete"):
-        return None
-    if header.get("fingerprint") != fingerprint(request, store.root):
+    if header is None or not header.get("complete") or not header.get("fingerprint"):
+        return None  # a model in memory leaves no fingerprint: what it was cannot be looked up
+    if header["fingerprint"] != fingerprint(request, store.root):
         return None
     if not all(store.shard_path(key).is_file() for key in header.get("keys", ())):
         return None

@@ -42,6 +42,10 @@ class Progress(Protocol):
         """Say that something failed; the run goes on."""
         ...
 
+    def remark(self, text: str) -> None:
+        """Say what the user may not expect."""
+        ...
+
 
 class Silent:
     """A progress that shows nothing."""
@@ -53,6 +57,9 @@ class Silent:
         """Show nothing."""
 
     def problem(self, text: str) -> None:
+        """Show nothing."""
+
+    def remark(self, text: str) -> None:
         """Show nothing."""
 
 
@@ -130,6 +137,9 @@ def execute(
     for model, shard in missing:
         name = _progress_name(model, shard)
         totals[name] = totals.get(name, 0) + shard.stop - shard.start
+    for path in dict.fromkeys(m.model.passed_over for m in plan.models):
+        if path is not None:
+            progress.remark(f"the weights that ship are used, not '{path}': for those --checkpoint")
     progress.start(totals, len(shards) - len(missing))
     outcome = _compute(plan, missing, store, machine, progress)
     records = tuple(records_of(plan, store, outcome.failures))
@@ -206,7 +216,7 @@ def _finish(
         "argv": sys.argv,
         "pid": os.getpid(),
         "keys": sorted({shard.key for _, shard in plan.shards()} - outcome.failures.keys()),
-        "complete": bool(mark) and not any(r.status is Status.FAILED for r in records),
+        "complete": not any(r.status is Status.FAILED for r in records),
         "fingerprint": mark,
         "records_sha256": sha256_text(*(record.as_json() for record in records)),
         "traces": outcome.traces,

@@ -147,6 +147,10 @@ class Store:
             records.append(record_from_dict(data, f"'{path}', line {number}"))
         return records
 
+    def ended(self, run_id: str) -> float:
+        """Return when a run last ended, in seconds since the epoch."""
+        return (self.run_folder(run_id) / "run.json").stat().st_mtime
+
     def runs(self) -> list[str]:
         """Return the ids of all runs, by the time they ended."""
         if not self.root.is_dir():

@@ -27,7 +27,7 @@ from bench.types import Attack, Norm
 _DETECTION_IMAGES = 16
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class AttackResult:
     """What an attack came to; for a list of budgets most fields have a leading axis ``n_eps``.
 
@@ -57,6 +57,15 @@ class AttackResult:
     queries: Tensor
     clean_pred: Tensor
     draws: StochasticResult | None = None
+
+    def __repr__(self) -> str:
+        """Return what it came to in a line, without the images."""
+        shares = self.success.double().reshape(-1, len(self.queries)).mean(dim=1).tolist()
+        success = ", ".join(f"{share:.3f}" for share in shares)
+        return (
+            f"AttackResult({self.attack!r}, eps={self.eps}, images={len(self.queries)}, "
+            f"success={success})"
+        )
 
     @property
     def distance(self) -> Tensor:

@@ -48,6 +48,7 @@ def _list_entries(kind: str, entries: Sequence[Entry[Any]]) -> None:
 
 def _list_runs(root: Path) -> None:
     import json
+    import time
 
     from bench.store import Store
 
@@ -55,9 +56,12 @@ def _list_runs(root: Path) -> None:
     ids = store.runs()
     if not ids:
         click.echo(f"no runs in '{root}'; start one with 'bench run --model jem --suite ood'")
+    click.secho(f"{'ended':16}  {'data set':10}  {'state':12}  run: models, suites", bold=True)
     for run_id in ids:
         header = store.read_header(run_id)
         request = json.loads(header["request"]) if header else {}
         state = "complete" if header and header.get("complete") else "has failures"
         models, suites = ",".join(request.get("models", ())), ",".join(request.get("suites", ()))
-        click.echo(f"{run_id}  {models}  {suites}  {request.get('dataset')}  {state}")
+        ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(store.ended(run_id)))
+        dataset = str(request.get("dataset"))
+        click.echo(f"{ended:16}  {dataset:10}  {state:12}  {run_id}: {models}, {suites}")

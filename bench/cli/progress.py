@@ -1,6 +1,6 @@
 """Progress on stderr: one bar a task and one over all, with the time left.
 
-Where stderr is no terminal only problems and the end are printed, so that logs stay clean.
+Where stderr is no terminal, a line is printed when a task is done or something fails.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ class TerminalProgress:
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
+            TextColumn("gone,"),
             TimeRemainingColumn(),
+            TextColumn("left"),
             console=self._console,
             disable=not self._console.is_terminal,
             transient=True,
@@ -66,6 +68,13 @@ class TerminalProgress:
         self._bars.advance(self._overall, images)
         if self._bars.tasks[self._bars.task_ids.index(bar)].finished:
             self._bars.update(bar, visible=False)
+            if not self._console.is_terminal:
+                done = self._bars.tasks[self._bars.task_ids.index(self._overall)]
+                self._console.print(f"{task}: done ({done.percentage:.0f} % of all)", markup=False)
+
+    def remark(self, text: str) -> None:
+        """Print what the user may not expect."""
+        self._console.print(f"note: {text}", style="yellow", markup=False, soft_wrap=True)
 
     def problem(self, text: str) -> None:
         """Print a failure above the bars; the run goes on."""

@@ -78,6 +78,10 @@ def _print_result(weights: Path) -> None:
     click.echo(f"best epoch           {card['best_epoch']} of {card['epochs']}")
     click.echo(f"restarts             {len(card['restarts'])}")
     click.echo(f"seconds              {card['seconds']:.0f}")
+    dataset = "" if card["dataset"] == "digits" else f" --dataset {card['dataset']}"
+    click.echo(
+        f"measure them         bench run --model {card['model']}{dataset} --checkpoint {weights}"
+    )
 
 
 class Watch:

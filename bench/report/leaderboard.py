@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.digest import canonical_json
+from bench.errors import UnknownName
 from bench.records import Record
 from bench.report.table import Cell, Column, Notes, Table, cell_of, column_of, ordered, sort_rows
 
@@ -22,7 +23,12 @@ def leaderboards(records: Sequence[Record], metric: str | None = None) -> list[T
     Args:
         records: In the order in which rows and columns shall appear.
         metric: For out-of-distribution tables, what to show; by default the AUROC.
+
+    Raises:
+        UnknownName: No record is of that metric.
     """
+    if metric is not None and all(r.metric != metric for r in records):
+        raise UnknownName("metric of these records", metric, {r.metric for r in records})
     tables = []
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
@@ -59,9 +65,10 @@ def _title(record: Record) -> str:
     if record.protocol != "default":
         title += f", protocol {record.protocol}"
     apart = _apart(record)
-    if apart:
-        title += f" — set apart: {canonical_json(apart)}"
-    return title
+    changed = apart.pop("non_default", {})
+    words = [f"{key} {value}" for key, value in apart.items()]
+    words += [f"{n}.{k}={v}" for n, options in changed.items() for k, v in options.items()]
+    return f"{title} — set apart: {', '.join(words)}" if words else title
 
 
 def _plain(records: Sequence[Record], title: str) -> list[Table]:
@@ -205,7 +212,7 @@ def _summary(records: Sequence[Record], title: str) -> Table:
         *(
             (
                 "robust_accuracy",
-                Column(f"{NORMS[norm]} eps {eps:g}", True, False),
+                Column(f"{NORMS[norm]} eps {eps_text(eps)}", True, False),
                 {"norm": norm, "eps": eps},
             )
             for norm, eps in budgets.items()
@@ -247,6 +254,14 @@ def _training_seconds(records: Sequence[Record]) -> Cell:
     return Cell(next((float(s) for s in seconds if s is not None), None), places=0)
 
 
+def eps_text(eps: float) -> str:
+    """Return a budget as text: ``0.1``, or ``8/255`` where that is what it is."""
+    levels = round(eps * 255)
+    plain = f"{eps:g}"
+    is_level = levels > 0 and abs(eps * 255 - levels) < 1e-6
+    return f"{levels}/255" if is_level and len(plain) > 5 else plain
+
+
 NORMS = {"linf": "L∞", "l2": "L2", "l0": "L0"}
 
 
@@ -258,7 +273,9 @@ def _robustness(records: Sequence[Record], title: str) -> list[Table]:
         notes = Notes()
         budgets = sorted({r.settings["eps"] for r in members})
         several = len({r.settings["attack"] for r in members}) > 1
-        columns = tuple(Column("clean" if e == 0 else f"eps {e:g}", True, False) for e in budgets)
+        columns = tuple(
+            Column("clean" if e == 0 else f"eps {eps_text(e)}", True, False) for e in budgets
+        )
         keys = ("model", "metric", "attack") if several else ("model", "metric")
         cells: dict[tuple[str, ...], dict[float, Cell]] = {}
         for r in members:
