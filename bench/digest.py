@@ -11,15 +11,11 @@ import hashlib
 import importlib.util
 import inspect
 import json
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from torch import nn
+from typing import Any
 
 # No number depends on these beyond what stands in the key by itself: they hold words, messages and
 # look-ups, or bring weights and images, whose bytes are digested. An edit there keeps every result.
@@ -147,35 +143,3 @@ def _same_home(name: str, module: str) -> bool:
     mine, its = _source_file(module), _source_file(name)
     loaded_from_path = module.startswith("bench_user_")
     return bool(loaded_from_path and mine and its and its.is_relative_to(mine.parent))
-
-
-def model_digest(model: nn.Module, origin: Iterable[Any] = ()) -> str:
-    """Return the digest of a model: weights, structure, plain attributes and source.
-
-    Args:
-        model: The model.
-        origin: Functions that built it; their source counts too.
-    """
-    from bench.weights import weights_sha256
-
-    # A repr can hold addresses, which differ from process to process.
-    structure = re.sub(r" at 0x[0-9a-f]+", "", repr(model))
-    attributes = {
-        f"{name}.{key}": value
-        for name, module in model.named_modules()
-        for key, value in vars(module).items()
-        if not key.startswith("_") and key != "training" and _is_plain(value)
-    }
-    classes = {type(m) for m in model.modules() if type(m).__module__.split(".")[0] != "torch"}
-    return sha256_text(
-        weights_sha256(model),
-        structure,
-        canonical_json(attributes),
-        source_digest([*sorted(classes, key=lambda c: c.__qualname__), *origin]),
-    )
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return all(_is_plain(v) for v in value)
-    return value is None or isinstance(value, bool | int | float | str)

@@ -14,12 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from bench.announcing import Announced, detect_stochastic
 from bench.data import load_dataset, to_tensor
-from bench.digest import model_digest
-from bench.errors import CheckpointError, InputError, UnknownName
+from bench.digest import canonical_json
+from bench.errors import CheckpointError, InputError, ModelError, UnknownName
+from bench.fingerprints import answers_digest, model_digest
+from bench.preserving import preserved
 from bench.refinement import Refined, is_stochastic
 from bench.registry import MODELS, NETWORKS
 from bench.specs import Spec, check_options, parse_spec
@@ -37,7 +40,7 @@ from bench.wrapping import wrap
 
 SCHEMES = ("ckpt", "py")
 CKPT_SCALE = 0.5  # mean and std of ckpt: models where none are given: z = 2x - 1, as in the papers
-DETECTION_IMAGES = 8
+PROBED = 8  # images shown to a foreign model when it is loaded
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,8 @@ class LoadedModel:
 
     ``digest`` is of the model as it is attacked and asked for logits; ``plain_digest`` of the
     classifier behind the refinement, which the scores use. ``passed_over`` are weights trained here
-    in whose place the ones that ship were taken.
+    in whose place the ones that ship were taken; ``answers`` a digest of a foreign model's logits
+    for a few images, which tells apart what its attributes do not.
     """
 
     module: nn.Module
@@ -92,6 +96,7 @@ class LoadedModel:
     plain_digest: str
     card: Mapping[str, Any] = field(default_factory=dict)
     passed_over: Path | None = None
+    answers: str = ""
 
     @property
     def stochastic(self) -> bool:
@@ -117,13 +122,16 @@ def load(ref: ModelRef, dataset: Dataset) -> LoadedModel:
         build = {"": _registered, "ckpt": _from_checkpoint, "py": _from_factory}[spec.scheme]
         plain, network, card = build(spec, ref, dataset, origin)
     plain.eval()
-    if not is_stochastic(plain) and _is_random(plain, dataset):
+    ours = isinstance(ref.spec, str) and type(plain).__module__.startswith("bench.")
+    answers = "" if ours else _probe(plain, dataset)
+    if not ours and answers == RANDOM:
         plain = Announced(plain).eval()
-    plain_digest = model_digest(plain, origin)
+    asked = "" if isinstance(ref.spec, nn.Module) else canonical_json(dict(spec.options))
+    plain_digest = model_digest(plain, origin, asked)
     module, digest = plain, plain_digest
     if ref.refine_steps or ref.input_noise:
         module = Refined(plain, steps=ref.refine_steps, input_noise=ref.input_noise).eval()
-        digest = model_digest(module, origin)
+        digest = model_digest(module, origin, asked)
     variant: dict[str, Any] = {"refine_steps": ref.refine_steps}
     return LoadedModel(
         module=module,
@@ -136,6 +144,7 @@ def load(ref: ModelRef, dataset: Dataset) -> LoadedModel:
         plain_digest=plain_digest,
         card=card,
         passed_over=_passed_over(ref, network),
+        answers=answers,
     )
 
 
@@ -149,12 +158,48 @@ def _passed_over(ref: ModelRef, network: str | None) -> Path | None:
     return here[0] if taken is not None and here else None
 
 
-def _is_random(model: nn.Module, dataset: Dataset) -> bool:
-    """Say whether a model is random without declaring it, e.g. by dropout left on."""
+RANDOM = "random"  # the answers of a model that gives others at every call
+
+
+def _probe(model: nn.Module, dataset: Dataset) -> str:
+    """Return a digest of a foreign model's answers to a few images, after some checks.
+
+    A model that raises or returns no logits gets its rows with the reason when it is measured.
+
+    Raises:
+        ModelError: It changes its input in place, or an answer depends on the rest of the batch.
+    """
+    x = to_tensor(dataset.images[:PROBED])
+    seen = x.clone()
     try:
-        return detect_stochastic(model, to_tensor(dataset.images[:DETECTION_IMAGES]))
-    except Exception:  # a broken model gets its rows with the reason when it is measured
-        return False
+        if is_stochastic(model):
+            return ""
+        with preserved(model), torch.no_grad():
+            model(seen)
+    except Exception:
+        return ""
+    if not torch.equal(seen, x):
+        raise ModelError(
+            "the model changes its input in place (x.sub_(...) or the like), so that whoever asks "
+            "twice shows it other images; write x = (x - mean) / std"
+        )
+    try:
+        if detect_stochastic(model, x):
+            return RANDOM
+        with preserved(model), torch.no_grad():
+            whole, alone = model(x), torch.cat([model(x[i : i + 1]) for i in range(len(x))])
+            answers = answers_digest(model, x)
+    except Exception:
+        return ""
+    if whole.shape == alone.shape and not torch.allclose(whole, alone, rtol=1e-3, atol=1e-3):
+        gap = float((whole - alone).abs().max())
+        if gap == gap:  # NaN is told with the images that give it
+            raise ModelError(
+                f"the model's answer for an image depends on the other images of the batch (logits "
+                f"differ by {gap:.3g}); batch norm in train mode? It must be in eval mode, also "
+                "after model.eval()"
+            )
+    return answers
 
 
 def label_of(ref: ModelRef, weights: str = "") -> str:

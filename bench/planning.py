@@ -7,6 +7,7 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from types import UnionType
 from typing import Any
 
 import numpy as np
@@ -118,31 +119,70 @@ def plan_run(request: Request, folders: Sequence[str], module: Any = None) -> Ru
 def _suites(request: Request) -> dict[str, tuple[int, Any]]:
     """Return the suites with their options set; every name in ``--set`` must be known."""
     suites = {}
+    of_attacks = _attack_options(request)
     for name in request.suites:
         entry = SUITES.entry(name)
         options = dict(request.settings.get(name, {}))
         check_options("suite", name, options, entry.options)
         if "settings" in entry.options:  # a suite that hands options on, e.g. to attacks
-            options["settings"] = {
-                k: dict(v) for k, v in request.settings.items() if k not in SUITES
-            }
+            options["settings"] = of_attacks
         options = {k: _typed(v, entry.options[k], f"{name}.{k}") for k, v in options.items()}
         suites[name] = int(entry.facts.get("version", 1)), entry.target(**options)
-    for name, given in request.settings.items():
-        if name not in SUITES:
-            check_options("attack", name, given, ATTACKS.entry(name).options)
     return suites
+
+
+def _attack_options(request: Request) -> dict[str, dict[str, Any]]:
+    """Return what ``--set`` says of attacks, by name."""
+    options = {}
+    for name, given in request.settings.items():
+        if name in SUITES:
+            continue
+        entry = ATTACKS.entry(name)
+        check_options("attack", name, given, entry.options)
+        if "eps" in given:
+            norm = entry.facts["norm"]
+            raise InputError(
+                f"'--set {name}.eps={given['eps']}': budgets belong to the suite, for all its "
+                f"attacks; use '--set robustness.{norm}=[{given['eps']}]'"
+            )
+        options[name] = {k: _typed(v, entry.options[k], f"{name}.{k}") for k, v in given.items()}
+    return options
+
+
+TYPES: Sequence[tuple[type, type | UnionType, str]] = (
+    (bool, bool, "true or false"),  # before int, since a bool is an int too
+    (int, int, "a whole number"),
+    (float, int | float, "a number"),
+    (str, str, "text"),
+)
 
 
 def _typed(value: Any, default: Any, what: str) -> Any:
     """Return an option in the type of its default; one value, or a comma list, makes a tuple."""
     if isinstance(default, tuple):
-        if isinstance(value, str):
-            return tuple(part.strip() for part in value.split(","))
-        return tuple(value) if isinstance(value, list | tuple) else (value,)
-    if isinstance(default, int) and (not isinstance(value, int) or isinstance(value, bool)):
-        raise InputError(f"'--set {what}={value}': expected a whole number")
+        return _several(value, default, what)
+    for kind, takes, words in TYPES:
+        if isinstance(default, kind):
+            if not isinstance(value, takes) or (isinstance(value, bool) and kind is not bool):
+                raise InputError(f"'--set {what}={value}': expected {words}")
+            break
     return value
+
+
+def _several(value: Any, default: tuple[Any, ...], what: str) -> tuple[Any, ...]:
+    """Return the values of an option that takes several; names only where the default has names."""
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",")]
+    values = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not values:
+        raise InputError(f"'--set {what}=[]': expected at least one value; leave the option out")
+    names = [v for v in values if isinstance(v, str)]
+    if default and all(isinstance(d, str) for d in default) and len(names) < len(values):
+        raise InputError(f"'--set {what}={value}': expected names joined by commas")
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise InputError(f"'--set {what}': '{twice[0]}' is named twice; name it once")
+    return values
 
 
 def _plan_model(
@@ -180,7 +220,11 @@ def _cut(
 ) -> Iterator[ShardPlan]:
     """Yield the slices of a measure; their borders never depend on the machine."""
     images = load_images(measure.data)
-    digests = {"full": model.digest, "plain": model.plain_digest, "none": ""}
+    digests = {
+        "full": model.digest + model.answers,
+        "plain": model.plain_digest + model.answers,
+        "none": "",
+    }
     common = {
         "schema": SCHEMA,
         "measure": type(measure).__qualname__,

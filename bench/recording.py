@@ -86,6 +86,7 @@ def _record(
         run=request.run_id,
         **of_model,
         dataset=request.dataset,
+        dataset_sha256=plan.dataset.sha256,
         suite=task.suite,
         suite_version=task.suite_version,
         protocol=request.protocol,

@@ -27,6 +27,7 @@ class Record:
         network: The architecture, where it is known.
         weights_sha256: Digest of the weights.
         dataset: The in-distribution data set.
+        dataset_sha256: Digest of its images and labels.
         suite, suite_version: The suite that asked.
         protocol: ``default`` or ``paper``.
         task: What was measured, e.g. ``ood/interp``.
@@ -51,6 +52,7 @@ class Record:
     network: str | None = None
     weights_sha256: str | None = None
     dataset: str
+    dataset_sha256: str | None = None
     suite: str
     suite_version: int
     protocol: str
@@ -75,9 +77,10 @@ class Record:
     def cell(self) -> str:
         """What the number is of: records of two runs with equal cells measure the same thing."""
         row = self.as_dict()
-        named = ("label", "variant", "network", "weights_sha256", "dataset")
+        model = ("model", "label", "variant", "network", "weights_sha256")
+        images = ("dataset", "dataset_sha256")
         asked = ("suite", "suite_version", "protocol", "task", "metric", "settings", "seed")
-        return json.dumps({key: row[key] for key in (*named, *asked)}, sort_keys=True)
+        return json.dumps({key: row[key] for key in (*model, *images, *asked)}, sort_keys=True)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the record as JSON values; numbers that are not finite become null."""
@@ -99,14 +102,21 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def record_from_dict(data: Mapping[str, Any], where: str = "a record") -> Record:
-    """Return the record of a parsed JSON object.
+TEXTS = ("run", "model", "label", "dataset", "suite", "protocol", "task", "metric")
+NUMBERS = ("value", "low", "high", "level", "n", "n_ood", "seconds")
+MAPPINGS = ("variant", "settings", "details", "versions")
+
+
+def record_from_dict(data: Mapping[str, Any], where: str = "a record") -> Record | None:
+    """Return the record of a parsed JSON object; ``None`` where it is damaged.
 
     Raises:
-        StoreError: It is of a newer schema, or a field is missing.
+        StoreError: It is of a newer schema.
     """
     schema = data.get("schema")
-    if not isinstance(schema, int) or schema > SCHEMA:
+    if type(schema) is not int:  # a bool is no schema
+        return None
+    if schema > SCHEMA:
         raise StoreError(
             f"{where} has schema {schema!r}; this version reads up to {SCHEMA}: "
             "upgrade with 'pip install -U robust-ood-bench'"
@@ -114,6 +124,16 @@ def record_from_dict(data: Mapping[str, Any], where: str = "a record") -> Record
     known = {f.name for f in fields(Record)}
     try:
         record = Record(**{k: v for k, v in data.items() if k in known})
-        return replace(record, status=Status(record.status))
-    except (TypeError, ValueError) as error:
-        raise StoreError(f"{where} is not a record: {error}") from error
+        record = replace(record, status=Status(record.status))
+    except (TypeError, ValueError):
+        return None
+    return record if _well_formed(record) else None
+
+
+def _well_formed(record: Record) -> bool:
+    numbers = [getattr(record, name) for name in NUMBERS]
+    return (
+        all(isinstance(getattr(record, name), str) for name in TEXTS)
+        and all(isinstance(getattr(record, name), Mapping) for name in MAPPINGS)
+        and all(number is None or isinstance(number, int | float) for number in numbers)
+    )

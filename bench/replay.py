@@ -48,6 +48,15 @@ def replay(request: Request, store: Store) -> list[Record] | None:
     return records
 
 
+def replayable(request: Request) -> bool:
+    """Say whether everything that the answer depends on can be looked up without running code.
+
+    Not so for factories of the user's: they can read any file or variable. Their models are built
+    anew each time, and only what is stored under the same key is used again.
+    """
+    return not any(spec.startswith("py:") for spec in request.models)
+
+
 def fingerprint(request: Request, runs: Path) -> str:
     """Return a digest of everything that could change the answer to ``request``."""
     parts = [request.canonical(), sys.version, canonical_json(_versions())]
@@ -93,33 +102,13 @@ def _package_files() -> list[Path]:
 
 
 def _named_files(request: Request) -> list[Path]:
-    """Return the files of the models that the request names, and the neighbours of a source."""
+    """Return the files of weights that the request names."""
     named: list[Path] = [Path(request.checkpoint)] if request.checkpoint else []
     for spec in request.models:
-        scheme, colon, rest = spec.partition("?")[0].partition(":")
-        if not colon:
-            continue
-        if scheme == "py" and ".py:" in rest:
-            named += sorted(Path(rest.rpartition(":")[0]).resolve().parent.glob("*.py"))
-        elif scheme == "py":
-            named += _module_files(rest.partition(":")[0])
-        elif scheme == "ckpt":
+        scheme, _, rest = spec.partition("?")[0].partition(":")
+        if scheme == "ckpt":
             named.append(Path(rest.partition("@")[2]))
     return named
-
-
-def _module_files(name: str) -> list[Path]:
-    import importlib.util
-
-    try:
-        spec = importlib.util.find_spec(name.partition(".")[0])
-    except (ImportError, ValueError):
-        return []
-    if spec is None:
-        return []
-    if spec.submodule_search_locations:
-        return [f for p in spec.submodule_search_locations for f in _files_below(Path(p))]
-    return [Path(spec.origin)] if spec.origin else []
 
 
 def _files_below(
@@ -129,7 +118,7 @@ def _files_below(
     wanted = None if suffixes is None else set(suffixes)
     return sorted(
         Path(parent) / name
-        for parent, _, names in os.walk(folder)
+        for parent, _, names in os.walk(folder, followlinks=True)
         for name in names
         if wanted is None or Path(name).suffix in wanted
     )

@@ -19,7 +19,7 @@ from bench.executors import Lost, make_executor
 from bench.planning import ModelPlan, RunPlan, ShardPlan, jobs_of, plan_run, versions
 from bench.recording import records_of
 from bench.records import Record
-from bench.replay import fingerprint
+from bench.replay import fingerprint, replayable
 from bench.request import Machine, Request
 from bench.store import Store
 from bench.tasks.base import Failure
@@ -128,7 +128,7 @@ def execute(
     store.prepare()
     # The code that is loaded now is what computes: an edit during a long run must not be taken
     # for what its results came from.
-    mark = "" if module is not None else fingerprint(request, store.root)
+    mark = fingerprint(request, store.root) if module is None and replayable(request) else ""
     with pinned_threads(machine.threads):  # a factory may compute weights, as the workers will
         plan = plan_run(request, [str(machine.runs / "weights")], module)
     shards = list(plan.shards())

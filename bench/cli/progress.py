@@ -1,10 +1,12 @@
 """Progress on stderr: one bar a task and one over all, with the time left.
 
-Where stderr is no terminal, a line is printed when a task is done or something fails.
+Where stderr is no terminal, a line is printed when something fails, and now and then how far a long
+run is.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from types import TracebackType
 
@@ -18,6 +20,8 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+QUIET_SECONDS = 20.0
 
 
 class TerminalProgress:
@@ -39,6 +43,7 @@ class TerminalProgress:
         )
         self._overall: TaskID | None = None
         self._tasks: dict[str, TaskID] = {}
+        self._said = time.monotonic()
 
     def __enter__(self) -> TerminalProgress:
         self._bars.start()
@@ -54,7 +59,7 @@ class TerminalProgress:
 
     def start(self, totals: Mapping[str, int], stored: int) -> None:
         """Add a bar for each task, in images, and one over all."""
-        if stored:
+        if stored and totals:
             self._console.print(f"{stored} shards are stored already", style="dim")
         self._overall = self._bars.add_task("all", total=sum(totals.values()))
         for name, total in totals.items():
@@ -68,9 +73,16 @@ class TerminalProgress:
         self._bars.advance(self._overall, images)
         if self._bars.tasks[self._bars.task_ids.index(bar)].finished:
             self._bars.update(bar, visible=False)
-            if not self._console.is_terminal:
-                done = self._bars.tasks[self._bars.task_ids.index(self._overall)]
-                self._console.print(f"{task}: done ({done.percentage:.0f} % of all)", markup=False)
+            self._log(task)
+
+    def _log(self, task: str) -> None:
+        """Where there is no terminal, say now and then how far a long run is."""
+        now = time.monotonic()
+        if not self._console.is_terminal and now - self._said >= QUIET_SECONDS:
+            assert self._overall is not None
+            done = self._bars.tasks[self._bars.task_ids.index(self._overall)].percentage
+            self._console.print(f"{task}: done ({done:.0f} % of all)", markup=False)
+            self._said = now
 
     def remark(self, text: str) -> None:
         """Print what the user may not expect."""

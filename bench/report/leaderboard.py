@@ -7,6 +7,7 @@ tables of their own.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from bench.digest import canonical_json
@@ -29,6 +30,7 @@ def leaderboards(records: Sequence[Record], metric: str | None = None) -> list[T
     """
     if metric is not None and all(r.metric != metric for r in records):
         raise UnknownName("metric of these records", metric, {r.metric for r in records})
+    records = distinct(records)
     tables = []
     groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
@@ -43,6 +45,36 @@ def leaderboards(records: Sequence[Record], metric: str | None = None) -> list[T
             else:
                 tables += {"attack": _robustness, "plain": _plain}[kind](own, title)
     return tables + summaries(records)
+
+
+def distinct(records: Sequence[Record]) -> list[Record]:
+    """Return the records with names that tell apart what differs.
+
+    Two models of one label get their weights' digest, or where these are equal their whole spec;
+    two data sets of one name get their images' digest.
+    """
+    weights: dict[str, set[str | None]] = {}
+    specs: dict[str, set[str]] = {}
+    images: dict[tuple[str, Any], set[str | None]] = {}  # a limit leaves other images
+    for r in records:
+        weights.setdefault(r.label, set()).add(r.weights_sha256)
+        specs.setdefault(r.label, set()).add(r.model)
+        images.setdefault((r.dataset, r.settings.get("limit")), set()).add(r.dataset_sha256)
+    named = []
+    for r in records:
+        label, dataset = r.label, r.dataset
+        if len(specs[label]) > 1:
+            label = (
+                f"{r.model}-{r.variant['refine_steps']}"
+                if r.variant.get("refine_steps")
+                else r.model
+            )
+        elif len(weights[label]) > 1 and r.weights_sha256:
+            label = f"{label}@{r.weights_sha256[:8]}"
+        if len(images[dataset, r.settings.get("limit")]) > 1 and r.dataset_sha256:
+            dataset = f"{dataset}@{r.dataset_sha256[:8]}"
+        named.append(replace(r, label=label, dataset=dataset))
+    return named
 
 
 def _kind(record: Record) -> str:

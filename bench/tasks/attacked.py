@@ -7,15 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 
 from bench.attacking import AttackResult, attack
 from bench.context import Context
 from bench.errors import Unsupported
 from bench.models import LoadedModel
+from bench.preserving import preserved
 from bench.registry import ATTACKS
 from bench.tasks.base import Arrays, Batch, DataRef
 from bench.tasks.logits import probe, require_logits
-from bench.types import Norm
+from bench.types import Array, Norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +62,8 @@ class Attacked:
 
         Of every model: ``label`` (B,), ``clean_pred`` (B,), ``x_adv`` (B, E, C, H, W), ``margin``
         (B, E), ``l0 l2 linf`` (B, E), ``queries`` (B,). Of a deterministic one ``broken`` (B, E)
-        and ``smallest_eps`` (B,), infinite where no budget breaks it. Of a stochastic one the
+        and ``smallest_eps`` (B,), infinite where no budget breaks it, and ``flat`` (B,), whether
+        the gradient at the clean image is zero. Of a stochastic one the
         classes of the scoring draws, ``drawn`` (B, E, R) and ``clean_drawn`` (B, R), and which
         gradient won, ``source`` (B, E).
         """
@@ -77,7 +81,10 @@ class Attacked:
             context=context,
             **self._options_for(model),
         )
-        return _arrays(result, batch.y.cpu().numpy(), self.eps)
+        arrays = _arrays(result, batch.y.cpu().numpy(), self.eps)
+        if result.draws is None:
+            arrays["flat"] = flat_images(model.module, batch, context)
+        return arrays
 
     def _options_for(self, model: LoadedModel) -> dict[str, Any]:
         """Return the options, without those that only a stochastic model has."""
@@ -89,8 +96,29 @@ class Attacked:
 STOCHASTIC_OPTIONS = ("gradients", "selection_draws", "scoring_draws")
 
 
-def _arrays(result: AttackResult, labels: Any, eps: tuple[float, ...]) -> Arrays:
-    arrays = {
+def flat_images(module: nn.Module, batch: Batch, context: Context) -> Array:
+    """Say of each image ``(B,)`` whether the logits have no gradient in it at all.
+
+    There a gradient attack walks at random, and what it leaves unbroken says nothing (Athalye et
+    al. 2018: shattered gradients).
+    """
+    parts = []
+    for x in torch.split(batch.x, context.micro_batch):
+        with preserved(module):
+            x = x.clone().requires_grad_()
+            logits = module(x)
+            top = logits.gather(1, logits.argmax(dim=1, keepdim=True))[:, 0]
+            gaps = (top[:, None] - logits).sum()
+            gradient = torch.zeros_like(x)
+            if gaps.requires_grad:
+                (found,) = torch.autograd.grad(gaps, x, allow_unused=True)
+                gradient = gradient if found is None else found
+        parts.append((gradient == 0).flatten(1).all(dim=1))
+    return torch.cat(parts).cpu().numpy()
+
+
+def _arrays(result: AttackResult, labels: Any, eps: tuple[float, ...]) -> dict[str, Array]:
+    arrays: dict[str, Array] = {
         "label": labels,
         "clean_pred": result.clean_pred.cpu().numpy(),
         "x_adv": result.x_adv.transpose(0, 1).contiguous().cpu().numpy(),

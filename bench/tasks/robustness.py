@@ -25,6 +25,11 @@ from bench.tasks.base import (
 from bench.types import Array, Norm
 
 TIE = 1e-4  # a margin below which another batch size may turn a verdict
+FLAT = 0.05  # share of images without gradient from which a row says so
+MASKED = (
+    "no gradient at {:.0f} % of the images: there the attack walks at random, and the accuracy "
+    "says nothing about robustness (masked gradients)"
+)
 PROVISIONAL = (
     "provisional: adaptive attacks not run (only static transfer and straight-through gradients)"
 )
@@ -97,6 +102,7 @@ class Robustness:
         broken = np.any([part["broken"] for part in parts], axis=0)
         margins = np.min([part["margin"] for part in parts], axis=0)
         queries = float(np.mean(np.sum([part["queries"] for part in parts], axis=0)))
+        flat = float(np.mean(parts[0]["flat"][clean_right])) if clean_right.any() else 0.0
         right = [clean_right, *(~broken).T]
         ties = [0, *(np.abs(margins) < TIE).sum(axis=0).tolist()]
         for eps, correct, tied in zip((0.0, *self.attacks[0].eps), right, ties, strict=True):
@@ -109,7 +115,12 @@ class Robustness:
                 interval="wilson",
                 n=len(correct),
                 settings=self._settings(eps),
-                details={"ties": int(tied), **({"mean_queries": queries} if eps else {})},
+                details={
+                    "ties": int(tied),
+                    "zero_gradient": flat,
+                    **({"mean_queries": queries} if eps else {}),
+                },
+                note=MASKED.format(100 * flat) if flat > FLAT else None,
             )
 
     def _stochastic(self, parts: list[Arrays], reduction: Reduction) -> Iterator[Row]:

@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 from bench import digest as digests
-from bench.digest import canonical_json, model_digest, sha256_text, source_digest
+from bench.digest import canonical_json, sha256_text, source_digest
 from bench.errors import InputError
+from bench.fingerprints import model_digest
 from bench.models import ModelRef, load
 from bench.refinement import Refined
 from bench.tasks.base import DataRef
@@ -142,6 +143,7 @@ def test_neighbours_of_a_file_count(helped: Path) -> None:
     assert digest_of(f"py:{helped}:make") == before
     code = f"""
 from bench.errors import InputError
+from bench.fingerprints import model_digest
 from bench.models import ModelRef, load
 from bench.data import load_dataset
 print(load(ModelRef(spec="py:{helped}:make", dataset="digits"), load_dataset("digits")).digest)

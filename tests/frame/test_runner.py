@@ -183,7 +183,7 @@ def test_rows_of_a_limited_run_are_set_apart(model_file: Path) -> None:
     assert [r.n for r in limited.records] == [30] * 3
     assert [r.n for r in full.records] == [500] * 3
     text = render([*full.records, *limited.records], "markdown")
-    assert '### accuracy on digits — set apart: {"limit":30}' in text
+    assert "### accuracy on digits — set apart: limit 30" in text
     assert "### accuracy on digits\n" in text
 
 
