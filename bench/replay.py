@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.digest import canonical_json, sha256_file, sha256_text
 from bench.records import Record
-from bench.registry import ENTRY_POINT_GROUP
+from bench.registry import ENTRY_POINT_GROUP, MODELS
 from bench.request import Request
 from bench.store import Store
 from bench.types import Status
@@ -51,10 +51,11 @@ def replay(request: Request, store: Store) -> list[Record] | None:
 def replayable(request: Request) -> bool:
     """Say whether everything that the answer depends on can be looked up without running code.
 
-    Not so for factories of the user's: they can read any file or variable. Their models are built
-    anew each time, and only what is stored under the same key is used again.
+    Not so for factories of the user's and of plug-ins: they can read any file or variable. Their
+    models are built anew each time, and only what is stored under the same key is used again.
     """
-    return not any(spec.startswith("py:") for spec in request.models)
+    plain = [spec.partition("?")[0] for spec in request.models if not spec.startswith("ckpt:")]
+    return all(name in MODELS and MODELS.entry(name).module.startswith("bench.") for name in plain)
 
 
 def fingerprint(request: Request, runs: Path) -> str:
