@@ -120,14 +120,14 @@ class Store:
             header = json.loads(path.read_text())
         except (OSError, ValueError):
             return None
-        if not isinstance(header, dict) or not isinstance(header.get("schema"), int):
+        if not isinstance(header, dict) or type(header.get("schema")) is not int:
             return None
         if header["schema"] > SCHEMA:
             raise StoreError(
                 f"'{path}' has schema {header['schema']}; this version reads up to {SCHEMA}: "
                 "upgrade with 'pip install -U robust-ood-bench', or choose another --runs folder"
             )
-        return header
+        return header if _well_formed(header) else None
 
     def read_records(self, run_id: str) -> list[Record]:
         """Return the records of a run; empty where there are none that can be read."""
@@ -144,7 +144,10 @@ class Store:
                 return []
             if not isinstance(data, dict):
                 return []
-            records.append(record_from_dict(data, f"'{path}', line {number}"))
+            record = record_from_dict(data, f"'{path}', line {number}")
+            if record is None:
+                return []
+            records.append(record)
         return records
 
     def ended(self, run_id: str) -> float:
@@ -157,6 +160,24 @@ class Store:
             return []
         headers = list(self.root.glob("*/run.json"))
         return [path.parent.name for path in sorted(headers, key=lambda p: (p.stat().st_mtime, p))]
+
+
+def _well_formed(header: Mapping[str, Any]) -> bool:
+    """Say whether a header holds a request, and the rest of it is of the kind that is written."""
+    try:
+        request = json.loads(header["request"])
+    except (KeyError, TypeError, ValueError):
+        return False
+    return (
+        isinstance(request, dict)
+        and all(_texts(request.get(name)) for name in ("models", "suites"))
+        and all(_texts(header.get(name, [])) for name in ("keys", "traces"))
+        and isinstance(header.get("versions", {}), dict)
+    )
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def write_atomically(path: Path, data: bytes) -> None:

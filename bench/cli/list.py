@@ -59,9 +59,12 @@ def _list_runs(root: Path) -> None:
     click.secho(f"{'ended':16}  {'data set':10}  {'state':12}  run: models, suites", bold=True)
     for run_id in ids:
         header = store.read_header(run_id)
-        request = json.loads(header["request"]) if header else {}
-        state = "complete" if header and header.get("complete") else "has failures"
-        models, suites = ",".join(request.get("models", ())), ",".join(request.get("suites", ()))
         ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(store.ended(run_id)))
+        if header is None:
+            click.echo(f"{ended:16}  {'?':10}  {'unreadable':12}  {run_id}")
+            continue
+        request = json.loads(header["request"])
+        state = "complete" if header.get("complete") else "has failures"
+        models, suites = ",".join(request["models"]), ",".join(request["suites"])
         dataset = str(request.get("dataset"))
         click.echo(f"{ended:16}  {dataset:10}  {state:12}  {run_id}: {models}, {suites}")

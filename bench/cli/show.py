@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from bench.cli import options
-from bench.errors import UnknownName
+from bench.errors import StoreError, UnknownName
 
 
 @click.command("show")
@@ -22,16 +22,25 @@ def command(run: str, metric: str | None, format_: str, runs: Path) -> None:
     from bench.store import Store
 
     store = Store(runs)
-    header = store.read_header(run)
-    if header is None:
-        raise UnknownName("run", run, store.runs(), "'bench list runs' shows all")
+    known = store.runs()
+    if run not in known:
+        raise UnknownName("run", run, known, "'bench list runs' shows all")
+    header, records = store.read_header(run), store.read_records(run)
+    if header is None or not records:
+        file = store.run_folder(run) / ("run.json" if header is None else "records.jsonl")
+        raise StoreError(
+            f"run '{run}' cannot be read: '{file}' is missing or damaged; give its 'bench run' "
+            "command again, which computes only what is missing"
+        )
     if format_ == "table":
         click.echo(f"run {run}")
         for key, value in json.loads(header["request"]).items():
             if value not in (None, False, {}, []):
                 click.echo(f"  {key}: {value}")
-        click.echo("  versions: " + ", ".join(f"{k} {v}" for k, v in header["versions"].items()))
+        click.echo(
+            "  versions: " + ", ".join(f"{k} {v}" for k, v in header.get("versions", {}).items())
+        )
         click.echo()
-    print_records(store.read_records(run), format_, metric)
+    print_records(records, format_, metric)
     for trace in header.get("traces", ()):
         click.echo(trace, err=True)
