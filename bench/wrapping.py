@@ -115,7 +115,8 @@ def check_form(logits: object, batch: int, num_classes: int | None = None) -> No
     if num_classes is not None and logits.shape[1] != num_classes:
         raise ModelError(
             f"the model has {logits.shape[1]} classes, the data set {num_classes}; use a model "
-            "trained on this data set, or --dataset with the one it was trained on"
+            "trained on this data set, or --dataset with the one it was trained on (an npz file "
+            "can name its classes with the key 'classes')"
         )
     if batch > 1 and logits.shape[1] > 1 and _look_like_probabilities(logits):
         raise ModelError(

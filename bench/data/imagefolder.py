@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +65,29 @@ def read_folder(
 
 
 def _image_files(folder: Path) -> list[Path]:
-    files = [f for f in folder.rglob("*") if f.suffix.lower() in SUFFIXES and f.is_file()]
+    files = [f for f in _below(folder) if f.suffix.lower() in SUFFIXES and f.is_file()]
     if not files:
         raise InputError(
             f"'{folder}' holds no images; expected files ending in {' '.join(sorted(SUFFIXES))}"
         )
     key = {f: f.relative_to(folder).as_posix() for f in files}
     return sorted(files, key=lambda f: hashlib.sha256(key[f].encode()).digest())
+
+
+def _below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
+    """Yield what is in a folder and its sub-folders; links to folders count, loops end."""
+    real = folder.resolve()
+    if real in above:
+        return
+    try:
+        entries = list(folder.iterdir())
+    except OSError as error:
+        raise InputError(f"folder '{folder}' cannot be read: {error.strerror}") from error
+    for entry in entries:
+        if entry.is_dir():
+            yield from _below(entry, above | {real})
+        else:
+            yield entry
 
 
 def _open(file: Path) -> Image.Image:

@@ -13,6 +13,8 @@ from bench.data.imagefiles import own_dataset
 from bench.errors import InputError, Unsupported
 from bench.types import Array, Dataset
 
+MOST_CLASSES = 100_000  # beyond it labels are something else, e.g. identifiers
+
 
 def read_npz(path: Path, split: str, *, x: str | None = None, y: str | None = None) -> Dataset:
     """Return the images of an ``.npz`` archive.
@@ -110,5 +112,10 @@ def _labels(labels: Array, path: Path) -> Array:
         raise InputError(
             f"labels in '{path}' are {labels.dtype} of shape {labels.shape}; expected class "
             "numbers from 0, integers of shape (N,)"
+        )
+    if labels.max(initial=0) >= MOST_CLASSES:
+        raise InputError(
+            f"labels in '{path}' go up to {labels.max()}; expected class numbers 0, 1, 2, ... "
+            f"of at most {MOST_CLASSES:,} classes: number the classes without gaps"
         )
     return labels.astype(np.int64)
