@@ -146,7 +146,7 @@ def plan(attack: str | Attack, eps: float | Sequence[float], options: dict[str, 
     budgets = tuple(asked[i] for i in order)
     options = dict(options)
     sizes = options.get("step_size")
-    if isinstance(sizes, Sequence | np.ndarray):
+    if isinstance(sizes, Sequence | np.ndarray) and not isinstance(sizes, str):
         if len(sizes) != len(asked):
             raise InputError(
                 f"{len(sizes)} step sizes for {len(asked)} values of eps; give one each"

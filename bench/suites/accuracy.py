@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.registry import SUITES
+from bench.suites.options import require_counts, require_metrics
 from bench.tasks.base import Plan, Task
 from bench.tasks.classification import Classification
 from bench.tasks.logits import Logits
@@ -24,8 +25,12 @@ class AccuracySuite:
     metrics: tuple[str, ...] = ("accuracy", "nll", "brier")
     draws: int = 8
 
+    def __post_init__(self) -> None:
+        require_counts("accuracy", draws=self.draws)
+
     def tasks(self, plan: Plan) -> Sequence[Task]:
         """Return one task, of all the metrics."""
+        require_metrics("accuracy", self.metrics, pair=False)
         return [Classification("accuracy", clean_logits(plan, self.draws), tuple(self.metrics))]
 
 

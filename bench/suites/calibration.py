@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from bench.registry import SUITES
 from bench.suites.accuracy import clean_logits
+from bench.suites.options import require_counts, require_metrics
 from bench.tasks.base import Plan, Task
 from bench.tasks.classification import Classification
 
@@ -24,7 +25,11 @@ class CalibrationSuite:
     metrics: tuple[str, ...] = ("ece", "mce", "rmsce", "adaptive_ece", "classwise_ece", "aurc")
     draws: int = 8
 
+    def __post_init__(self) -> None:
+        require_counts("calibration", draws=self.draws)
+
     def tasks(self, plan: Plan) -> Sequence[Task]:
         """Return one task, of all the metrics."""
+        require_metrics("calibration", self.metrics, pair=False)
         measure = clean_logits(plan, self.draws)
         return [Classification("calibration", measure, tuple(self.metrics))]

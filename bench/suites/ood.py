@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench.errors import Unsupported
-from bench.registry import DATASETS, METRICS, SCORES, SUITES
+import numpy as np
+
+from bench.errors import InputError, Unsupported
+from bench.registry import DATASETS, SCORES, SUITES
+from bench.suites.options import require_counts, require_metrics
 from bench.tasks.base import Absent, DataRef, Plan, Task, load
 from bench.tasks.detection import Detection, Headline, OODSet
+from bench.types import Dataset
 
 
 @SUITES.register("ood", version=1)
@@ -30,15 +34,24 @@ class OODSuite:
     n: int = 500
     sets: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        require_counts("ood", n=self.n)
+        wrong = [name for name in self.sets if not isinstance(name, str)]
+        if wrong:
+            raise InputError(
+                f"'--set ood.sets={wrong[0]}': expected names of data sets, e.g. "
+                "ood.sets=interp,letters ('bench list datasets' shows all)"
+            )
+
     def tasks(self, plan: Plan) -> Sequence[Task]:
         """Return tasks for each set, and a headline over the near ones: models', then trivial."""
         trivial = tuple(e.name for e in SCORES.entries() if e.facts.get("trivial"))
         own = tuple(name for name in self.scores if name not in trivial)
         for name in own:
             SCORES.entry(name)
-        for name in self.metrics:
-            METRICS.entry(name)
+        require_metrics("ood", self.metrics, pair=True)
         sets = [(*self._resolve(plan, name, group), group) for group, name in self._sets(plan)]
+        _check_titles([outside.data.title for outside, _, _ in sets])
         tasks: list[Task] = []
         for scores in filter(None, (own, trivial)):
             near: list[Detection] = []
@@ -79,7 +92,28 @@ class OODSuite:
             dataset = load(data)
         except Unsupported as error:
             return OODSet(data, group), str(error)
+        if _same_images(dataset, plan.dataset):
+            raise InputError(
+                f"'{name}' holds the test images of '{plan.dataset.name}'; expected images of "
+                "another kind: leave it out of ood.sets"
+            )
         return OODSet(data, group, dataset.note, dataset.clusters), None
+
+
+def _check_titles(titles: Sequence[str]) -> None:
+    """Refuse two sets that no row could tell apart."""
+    twice = sorted({title for title in titles if titles.count(title) > 1})
+    if twice:
+        raise InputError(
+            f"two sets of ood.sets are called '{twice[0]}'; name each once, and give files names "
+            "of their own"
+        )
+
+
+def _same_images(outside: Dataset, inside: Dataset) -> bool:
+    """Say whether one set begins with all images of the other."""
+    k = min(len(outside), len(inside))
+    return np.array_equal(outside.images[:k], inside.images[:k])
 
 
 def _own_group(name: str) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.errors import InputError
+from bench.attacking.inputs import plan as plan_attack
+from bench.errors import BenchError, InputError, MissingExtra, Unsupported
 from bench.registry import ATTACKS, SUITES
+from bench.suites.options import require_budgets, require_counts
 from bench.tasks.attacked import STOCHASTIC_OPTIONS, Attacked
 from bench.tasks.base import Plan, Task
 from bench.tasks.robustness import Robustness
@@ -47,6 +50,12 @@ class RobustnessSuite:
     l2: tuple[float, ...] = ()
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        names = ("steps", "restarts", "eot_samples", "selection_draws", "scoring_draws")
+        require_counts("robustness", **{name: getattr(self, name) for name in names})
+        require_budgets("robustness", "linf", self.linf)
+        require_budgets("robustness", "l2", self.l2)
+
     def tasks(self, plan: Plan) -> Sequence[Task]:
         """Return a task for each norm."""
         by_norm: dict[Norm, list[Attacked]] = {}
@@ -58,6 +67,7 @@ class RobustnessSuite:
                 eps=self._budgets(norm, plan),
                 options=self._options(name, plan.stochastic),
             )
+            _try(measure)
             by_norm.setdefault(norm, []).append(measure)
         return [
             Robustness(norm, tuple(measures), plan.refine_steps)
@@ -84,3 +94,18 @@ class RobustnessSuite:
         if stochastic:
             options |= {k: getattr(self, k) for k in STOCHASTIC_OPTIONS if hasattr(self, k)}
         return {**options, **self.settings.get(name, {})}
+
+
+def _try(measure: Attacked) -> None:
+    """Build the attack once, so that an impossible option is told before anything is computed."""
+    options = {k: v for k, v in measure.options.items() if k not in STOCHASTIC_OPTIONS}
+    try:
+        with contextlib.suppress(Unsupported, MissingExtra):  # its rows will say so
+            plan_attack(measure.attack, measure.eps, options)
+    except BenchError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"attack '{measure.attack}' cannot be made with {options}: {error}; "
+            "'bench list attacks' shows its options"
+        ) from error

@@ -9,6 +9,7 @@ from bench.registry import SUITES
 from bench.suites.accuracy import AccuracySuite
 from bench.suites.calibration import CalibrationSuite
 from bench.suites.ood import OODSuite
+from bench.suites.options import require_counts
 from bench.suites.robustness import RobustnessSuite
 from bench.tasks.base import Plan, Task
 
@@ -23,6 +24,9 @@ class SmokeSuite:
     """
 
     images: int = 40
+
+    def __post_init__(self) -> None:
+        require_counts("smoke", images=self.images)
 
     def tasks(self, plan: Plan) -> Sequence[Task]:
         """Return tiny tasks of each kind."""

@@ -166,7 +166,7 @@ def test_an_unlabelled_set_has_rows_that_say_so(cli: Cli) -> None:
 
 def test_fewer_outside_images_than_a_batch_are_enough(cli: Cli) -> None:
     x, _ = images()
-    np.savez("few.npz", x=x[:3])
+    np.savez("few.npz", x=x[:3, :, ::-1])
     code, out, err = cli(
         *("run", *MODEL, "--suite", "ood", "--limit", 20, "--set", "ood.sets=npz:few.npz"),
         "--json",
