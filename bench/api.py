@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from bench.errors import InputError
 from bench.request import Machine, Protocol, Request
 from bench.runner import Progress, Run, execute
 from bench.weights import weights_sha256
@@ -65,10 +66,15 @@ def run(
     """
     module = model if isinstance(model, nn.Module) else None
     # Two modules of one class are two models: the name tells them apart, and so their runs.
-    names = _names(model) if module is None else [_name_of(module)]
+    names = _names("model", model) if module is None else [_name_of(module)]
+    if module is not None and checkpoint is not None:
+        raise InputError(
+            f"checkpoint '{checkpoint}' beside a module: expected a registered name; load the "
+            "weights into the module before"
+        )
     request = Request(
         models=tuple(names),
-        suites=tuple(_names(suite)),
+        suites=tuple(_names("suite", suite)),
         dataset=dataset,
         refine_steps=(refine_steps,) if isinstance(refine_steps, int) else tuple(refine_steps),
         network=network,
@@ -95,5 +101,16 @@ def _name_of(module: nn.Module) -> str:
     return f"{type(module).__name__}@{weights_sha256(module)[:8]}"
 
 
-def _names(value: Any) -> list[str]:
-    return [value] if isinstance(value, str) else list(value)
+def _names(what: str, value: Any) -> list[str]:
+    """Return one name or several as a list."""
+    if isinstance(value, str):
+        return [value]
+    names = list(value) if isinstance(value, Iterable) else [value]
+    wrong = [name for name in names if not isinstance(name, str)]
+    if wrong:
+        module = "one nn.Module (an instance), " if what == "model" else ""
+        raise InputError(
+            f"{what} is given as {type(wrong[0]).__name__}; expected {module}a name or a list of "
+            f"names ('bench list {what}s' shows all)"
+        )
+    return names

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bench.digest import canonical_json, sha256_text
-from bench.errors import InputError
+from bench.errors import InputError, UnknownName
 
 Protocol = Literal["default", "paper"]
 PAPER_INPUT_NOISE = 0.03 / 2.0  # 0.03 in z = 2x - 1 (JEM's and HDGE's evaluation code)
@@ -53,6 +53,9 @@ class Request:
 
     def __post_init__(self) -> None:
         for what, values in (("model", self.models), ("suite", self.suites)):
+            wrong = [v for v in values if not isinstance(v, str)]
+            if wrong:
+                raise InputError(f"{what} {wrong[0]!r}: expected a name, as text")
             if not values:
                 raise InputError(f"no {what} is named; 'bench list {what}s' shows all")
             twice = {v for v in values if values.count(v) > 1}
@@ -66,6 +69,20 @@ class Request:
             raise InputError(f"limit {self.limit}: expected a number of at least 1")
         if self.protocol not in ("default", "paper"):
             raise InputError(f"protocol '{self.protocol}': expected 'default' or 'paper'")
+        if self.checkpoint is not None and (len(self.models) > 1 or ":" in self.models[0]):
+            raise InputError(
+                f"checkpoint '{self.checkpoint}' for {', '.join(self.models)}: expected one "
+                "registered model; run the others apart, and name a file of weights within the "
+                "spec of a ckpt: or py: model"
+            )
+        if not isinstance(self.settings, Mapping):
+            raise InputError(f"settings are {self.settings!r}; expected options by name")
+        for name, options in self.settings.items():
+            if not isinstance(options, Mapping):
+                raise InputError(
+                    f"settings of '{name}' are {options!r}; expected options by name, e.g. "
+                    "{'pgd-linf': {'steps': 100}}"
+                )
 
     @property
     def input_noise(self) -> float:
@@ -145,3 +162,23 @@ class Machine:
         for name in ("micro_batch", "threads"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} {getattr(self, name)}: expected a number of at least 1")
+        processes_of(self.executor)
+
+
+def processes_of(executor: str) -> int | None:
+    """Return the N of ``local:N``, or ``None`` for ``local``: no process but this one.
+
+    Raises:
+        UnknownName: No executor has that name.
+        InputError: N is not a positive number.
+    """
+    name, colon, count = executor.partition(":")
+    if name != "local":
+        raise UnknownName("executor", executor, ["local", "local:2"])
+    if not colon:
+        return None
+    if not count.isdecimal() or int(count) < 1:
+        raise InputError(
+            f"executor '{executor}': expected local:N with a number of processes N >= 1"
+        )
+    return int(count)

@@ -85,13 +85,22 @@ def command(ctx: click.Context, /, **given: Any) -> int:
       bench run --model jem --suite ood
       bench run --model py:mymodel.py:make --suite robustness --set pgd-linf.steps=50
     """
-    from bench.cli.requests import apply_config, build_request, request_of_run
+    from bench.cli.requests import (
+        apply_config,
+        build_request,
+        check_nothing_beside,
+        request_of_run,
+    )
 
     if given["config"] is not None:
         apply_config(ctx, given)
-    request = request_of_run(given["from_run"]) if given["from_run"] else build_request(given)
+    if given["from_run"] is None:
+        request = build_request(given)
+    else:
+        request = request_of_run(given["from_run"])
+        check_nothing_beside(ctx, given)
     size = given["batch_size"]
-    if size != "auto" and not str(size).isdigit():
+    if size != "auto" and not str(size).isdecimal():
         raise InputError(f"'--batch-size {size}': expected 'auto' or a whole number")
     machine = Machine(
         device=given["device"],

@@ -129,14 +129,16 @@ def test_one_request_has_one_name_wherever_it_is_given(
             models=(f"py:{prefix}m.py:make?t=1", f"ckpt:net@{prefix}w.pt", "jem"),
             dataset=f"npz:{prefix}d.npz?x=a",
             data_root=f"{prefix}data",
-            checkpoint=f"{prefix}c.pt",
             settings={"ood": {"sets": [f"npz:{prefix}o.npz", "constant"]}},
         )
+
+    def of_weights(prefix: str) -> str:
+        return Request(models=("jem",), checkpoint=f"{prefix}c.pt").canonical()
 
     (tmp_path / "deep" / "er").mkdir(parents=True)
     texts = set()
     for where, prefix in ((".", ""), ("deep", "../"), ("deep/er", "../../")):
         asked = request(where, prefix)
-        texts.add((asked.canonical(), asked.run_id))
+        texts.add((asked.canonical(), asked.run_id, of_weights(prefix)))
     assert len(texts) == 1
-    assert request("deep", "").run_id not in {run_id for _, run_id in texts}
+    assert request("deep", "").run_id not in {run_id for _, run_id, _ in texts}
