@@ -115,14 +115,20 @@ def _named_files(request: Request) -> list[Path]:
 def _files_below(
     folder: Path, suffixes: Iterable[str] | None = (".py", ".safetensors", ".json", ".toml")
 ) -> list[Path]:
-    """Return the files below a folder with one of the suffixes (all: ``None``), by name."""
+    """Return the files below a folder with one of the suffixes (all: ``None``), by name.
+
+    Links to folders are followed, each folder once, so that loops end.
+    """
     wanted = None if suffixes is None else set(suffixes)
-    return sorted(
-        Path(parent) / name
-        for parent, _, names in os.walk(folder, followlinks=True)
-        for name in names
-        if wanted is None or Path(name).suffix in wanted
-    )
+    found, seen = [], set()
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        real = Path(parent).resolve()
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        found += [Path(parent) / n for n in names if wanted is None or Path(n).suffix in wanted]
+    return sorted(found)
 
 
 def _stamps(request: Request) -> list[str]:

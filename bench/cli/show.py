@@ -8,23 +8,25 @@ from pathlib import Path
 import click
 
 from bench.cli import options
-from bench.errors import StoreError, UnknownName
+from bench.errors import InputError, StoreError, UnknownName
 
 
 @click.command("show")
-@click.argument("run")
+@click.argument("run", required=False)
 @options.metric
 @options.output_format
 @options.runs
-def command(run: str, metric: str | None, format_: str, runs: Path) -> None:
-    """Print one stored run: what was asked, the versions, the leaderboards, the failures."""
+def command(run: str | None, metric: str | None, format_: str, runs: Path) -> None:
+    """Print one stored run: what was asked, the versions, the leaderboards, the failures.
+
+    RUN is an id or its beginning; the newest run where it is left out.
+    """
     from bench.cli.printing import print_records
     from bench.store import Store
 
     store = Store(runs)
     known = store.runs()
-    if run not in known:
-        raise UnknownName("run", run, known, "'bench list runs' shows all")
+    run = _chosen(run, known, runs)
     header, records = store.read_header(run), store.read_records(run)
     if header is None or not records:
         file = store.run_folder(run) / ("run.json" if header is None else "records.jsonl")
@@ -44,3 +46,15 @@ def command(run: str, metric: str | None, format_: str, runs: Path) -> None:
     print_records(records, format_, metric)
     for trace in header.get("traces", ()):
         click.echo(trace, err=True)
+
+
+def _chosen(run: str | None, known: list[str], runs: Path) -> str:
+    """Return the id that is meant."""
+    if not known:
+        raise InputError(f"no runs in '{runs}'; start one with 'bench run', or name another --runs")
+    if run is None:
+        return known[-1]
+    fitting = [name for name in known if name == run or name.startswith(run)]
+    if run in known or len(fitting) == 1:
+        return run if run in known else fitting[0]
+    raise UnknownName("run", run, fitting or known, "'bench list runs' shows all")
