@@ -191,6 +191,20 @@ def _settled(job: Job, results: list[ShardResult] | Lost) -> list[ShardResult]:
     ]
 
 
+def _shard_entry(model: ModelPlan, shard: ShardPlan) -> dict[str, Any]:
+    """Return what a shard holds, so that others find their way from a record to its images."""
+    measure = shard.measure
+    return {
+        "key": shard.key,
+        "label": "" if measure.uses_model == "none" else model.model.label,
+        "measure": type(measure).__name__,
+        "dataset": measure.data.title,
+        "settings": measure.settings(),
+        "start": shard.start,
+        "stop": shard.stop,
+    }
+
+
 def _finish(
     plan: RunPlan,
     store: Store,
@@ -216,6 +230,7 @@ def _finish(
         "argv": sys.argv,
         "pid": os.getpid(),
         "keys": sorted({shard.key for _, shard in plan.shards()} - outcome.failures.keys()),
+        "shards": [_shard_entry(m, s) for m, s in plan.shards() if s.key not in outcome.failures],
         "complete": not any(r.status is Status.FAILED for r in records),
         "fingerprint": mark,
         "records_sha256": sha256_text(*(record.as_json() for record in records)),

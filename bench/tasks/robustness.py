@@ -30,6 +30,7 @@ MASKED = (
     "no gradient at {:.0f} % of the images: there the attack walks at random, and the accuracy "
     "says nothing about robustness (masked gradients)"
 )
+GRADIENTS = "static+straight-through"  # what the candidates of a stochastic model come from
 PROVISIONAL = (
     "provisional: adaptive attacks not run (only static transfer and straight-through gradients)"
 )
@@ -72,6 +73,7 @@ class Robustness:
             "norm": self.norm.value,
             "eps": eps,
             **{k: v for k, v in options.items() if v is not None},
+            **({"gradient": GRADIENTS} if "scoring_draws" in options else {}),
             "refine_steps": self.refine_steps,
         }
 
