@@ -50,7 +50,7 @@ def command(run: str | None, metric: str | None, format_: str, runs: Path) -> No
 
 def _chosen(run: str | None, known: list[str], runs: Path) -> str:
     """Return the id that is meant."""
-    if not known:
+    if run is None and not known:
         raise InputError(f"no runs in '{runs}'; start one with 'bench run', or name another --runs")
     if run is None:
         return known[-1]
