@@ -9,6 +9,7 @@ py:PATH/FILE.py:FACTORY          a factory in a file; this runs the file
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,7 +117,7 @@ def load(ref: ModelRef, dataset: Dataset) -> LoadedModel:
     card: Mapping[str, Any] = {}
     network: str | None = None
     if isinstance(ref.spec, nn.Module):
-        plain = copy.deepcopy(ref.spec)  # the caller's stays on its device, with its flags
+        plain = copy.deepcopy(ref.spec).cpu()  # the caller's stays on its device, with its flags
     else:
         spec = parse_spec(ref.spec, SCHEMES, "model")
         build = {"": _registered, "ckpt": _from_checkpoint, "py": _from_factory}[spec.scheme]
@@ -188,12 +189,12 @@ def _probe(model: nn.Module, dataset: Dataset) -> str:
             return RANDOM
         with preserved(model), torch.no_grad():
             whole, alone = model(x), torch.cat([model(x[i : i + 1]) for i in range(len(x))])
-            answers = answers_digest(model, x)
+            answers = answers_digest(whole)
     except Exception:
         return ""
     if whole.shape == alone.shape and not torch.allclose(whole, alone, rtol=1e-3, atol=1e-3):
         gap = float((whole - alone).abs().max())
-        if gap == gap:  # NaN is told with the images that give it
+        if not math.isnan(gap):  # NaN is told with the images that give it
             raise ModelError(
                 f"the model's answer for an image depends on the other images of the batch (logits "
                 f"differ by {gap:.3g}); batch norm in train mode? It must be in eval mode, also "

@@ -1,4 +1,4 @@
-"""The words of `bench`: what a model, a data set, a threat model and a record are.
+"""The words of `bench`: what a norm, a data set, a density, an attack and a status are.
 
 Nothing here does work beyond checking that a word is well formed.
 """
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bench.context import Context
-    from bench.noise import Noise
 
 Array = npt.NDArray[Any]
 
@@ -32,17 +31,6 @@ class Norm(StrEnum):
     L0 = "l0"
     L2 = "l2"
     LINF = "linf"
-
-
-@dataclass(frozen=True)
-class ThreatModel:
-    """What an attacker may do: a norm and a budget in units of the [0, 1] pixel range.
-
-    ``eps = None`` means the smallest perturbation that changes the prediction.
-    """
-
-    norm: Norm
-    eps: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,17 +131,6 @@ class DensityModel(Protocol):
         ...
 
 
-@runtime_checkable
-class StochasticModel(Protocol):
-    """A model whose logits depend on noise; ``forward`` draws it from the bound noise."""
-
-    stochastic: bool
-
-    def sample_logits(self, x: Tensor, noise: Noise) -> Tensor:
-        """Return logits ``(B, K)`` for this one draw."""
-        ...
-
-
 class Attack(Protocol):
     """One attack with its options, as a frozen dataclass whose field ``eps`` is the budget.
 
@@ -168,14 +145,6 @@ class Attack(Protocol):
 
     def __call__(self, model: Any, x: Tensor, y: Tensor, context: Context) -> Tensor:
         """Return candidate images, the shape of ``x``, in [0, 1] and within the budget."""
-        ...
-
-
-class Score(Protocol):
-    """An out-of-distribution score; higher means more in-distribution."""
-
-    def __call__(self, model: Any, x: Tensor) -> Tensor:
-        """Return one number an image, ``(B,)``."""
         ...
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from bench.errors import InputError, ModelError
 from bench.types import Norm
+from bench.wrapping import check_form
 
 # Rounding of a float32 candidate; the measurement itself is in float64.
 _SLACK = 1e-6
@@ -23,12 +24,8 @@ def check_logits(logits: object, count: int, y: Tensor) -> Tensor:
         ModelError: They are not logits.
         InputError: A label is outside the model's classes.
     """
-    if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[0] != count:
-        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise ModelError(
-            f"the model returned {shape} for {count} images; expected logits of shape "
-            f"({count}, classes)"
-        )
+    check_form(logits, count)
+    assert isinstance(logits, Tensor)
     if logits.shape[1] < 2:
         raise ModelError(
             "the model returned one column; an attack needs at least two classes: give a binary "

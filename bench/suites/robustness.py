@@ -89,10 +89,10 @@ class RobustnessSuite:
         known = set(inspect.signature(ATTACKS[name]).parameters)
         common = {"steps": self.steps, "restarts": 1 if stochastic else self.restarts}
         if stochastic:
-            common |= {name: getattr(self, name) for name in ("eot_samples",)}
+            common["eot_samples"] = self.eot_samples
         options = {k: v for k, v in common.items() if k in known}
         if stochastic:
-            options |= {k: getattr(self, k) for k in STOCHASTIC_OPTIONS if hasattr(self, k)}
+            options |= {k: getattr(self, k) for k in STOCHASTIC_OPTIONS}
         return {**options, **self.settings.get(name, {})}
 
 

@@ -93,7 +93,7 @@ class Attacked:
         return {k: v for k, v in self.options.items() if k not in STOCHASTIC_OPTIONS}
 
 
-STOCHASTIC_OPTIONS = ("gradients", "selection_draws", "scoring_draws")
+STOCHASTIC_OPTIONS = ("selection_draws", "scoring_draws")  # of the protocol, not the attack
 
 
 def flat_images(module: nn.Module, batch: Batch, context: Context) -> Array:

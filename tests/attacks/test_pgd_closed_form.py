@@ -88,11 +88,11 @@ def test_the_box_binds(linear: Linear) -> None:
 def test_a_zero_gradient_gives_a_random_direction(name: str) -> None:
     class Flat(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return torch.tensor([[1.0, 0.0]]).expand(len(x), -1) + 0 * x.sum()
+            return torch.tensor([[2.0, 0.0]]).expand(len(x), -1) + 0 * x.sum()
 
     class Constant(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return torch.tensor([[1.0, 0.0]]).repeat(len(x), 1)
+            return torch.tensor([[2.0, 0.0]]).repeat(len(x), 1)
 
     x = torch.full((3, *SHAPE), 0.5)
     for model in (Flat(), Constant()):
