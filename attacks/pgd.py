@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
 
 from bench.context import Context
-from bench.errors import InputError, Unsupported
+from bench.errors import InputError
 from bench.noise import Noise
-from bench.refinement import draw_logits, is_stochastic, unrefined
 from bench.registry import ATTACKS
+from bench.target import Gradient, Target, target
 from bench.types import Norm
 
 from .descent import Best, Walk
 from .geometry import ball
 from .losses import LOSSES, LossName
-
-Gradient = Literal["static", "straight-through"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,13 +105,11 @@ class PGD:
             InputError: The budgets decrease, or there are more or fewer step sizes than budgets.
             Unsupported: ``static`` was asked for and the model is not a refinement of another.
         """
-        network = self._target(model)
-        sizes = self._step_sizes(eps)
-        samples = self.eot_samples if is_stochastic(network) else 1
-        walks = [self._walk(network, size, samples, context) for size in sizes]
+        goal = target(model, self.gradient, self.eot_samples)
+        walks = [self._walk(goal, size, context) for size in self._step_sizes(eps)]
         found, passes = [], []
         for rows in torch.split(
-            torch.arange(len(x), device=x.device), max(1, context.micro_batch // samples)
+            torch.arange(len(x), device=x.device), max(1, context.micro_batch // goal.samples)
         ):
             near = None if starts is None else starts[:, rows]
             best = Best.of(x[rows])
@@ -146,11 +141,11 @@ class PGD:
             found.append(best.point.clone())
         return torch.stack(found)
 
-    def _walk(self, network: nn.Module, size: float, samples: int, context: Context) -> Walk:
+    def _walk(self, goal: Target, size: float, context: Context) -> Walk:
         """Return how to walk at one budget."""
-        random = is_stochastic(network)
+        random = goal.stochastic
         return Walk(
-            logits=_logits(network, samples),
+            logits=goal,
             loss=LOSSES[self.loss],
             steps=self.steps,
             step_size=size,
@@ -186,18 +181,6 @@ class PGD:
                 point = x[rows]
             walk.run(best, rows, point, y[rows], room, draws)
 
-    def _target(self, model: nn.Module) -> nn.Module:
-        """Return the network whose gradient is taken."""
-        if self.gradient != "static":
-            return model
-        network = unrefined(model)
-        if is_stochastic(network):
-            raise Unsupported(
-                f"{type(model).__name__} is stochastic and has no network behind a refinement to "
-                "attack; use gradient='straight-through'"
-            )
-        return network
-
     def _step_sizes(self, eps: tuple[float, ...]) -> tuple[float, ...]:
         """Return the step size of each budget."""
         if any(a > b for a, b in itertools.pairwise(eps)):
@@ -210,19 +193,6 @@ class PGD:
                 )
             return self.step_size
         return tuple(e / 4 if self.step_size is None else self.step_size for e in eps)
-
-
-def _logits(model: nn.Module, samples: int) -> Callable[[Tensor, Noise], Tensor]:
-    """Return (points, noise) -> logits of ``samples`` draws, ``(B, samples, classes)``."""
-
-    def logits(x: Tensor, noise: Noise) -> Tensor:
-        if not is_stochastic(model):
-            value: Tensor = model(x)
-            return value[:, None]
-        draws = draw_logits(model, x.repeat_interleave(samples, dim=0), noise.expand(samples))
-        return draws.view(len(x), samples, -1)
-
-    return logits
 
 
 @ATTACKS.register("pgd-linf", norm=Norm.LINF)

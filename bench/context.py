@@ -22,12 +22,15 @@ class Context:
         progress: Called with the number of steps just done, for the progress bar.
         spent: Called with forward passes, ``(B,)``, by an attack that does not spend the same on
             every image it was given; one that never calls it is charged evenly.
+        out_of_time: Whether the time budget is used up: an attack asks between steps and then
+            returns the best it has.
     """
 
     noise: Noise
     micro_batch: int = 128
     progress: Callable[[int], None] = lambda done: None
     spent: Callable[[Tensor], None] = lambda passes: None
+    out_of_time: Callable[[], bool] = lambda: False
 
 
 def resolve_device(name: str) -> torch.device:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +24,9 @@ from bench.errors import InputError, Unsupported
 from bench.noise import Noise
 from bench.preserving import preserved
 from bench.refinement import draw_logits, is_stochastic, unrefined
+from bench.target import Gradient
 from bench.types import Attack, Norm
 
-Gradient = Literal["static", "straight-through"]
 SOURCES = ("clean", "static", "straight-through", "straight-through from static")
 
 
