@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,8 +72,27 @@ def as_labels(y: Arrays | Sequence[int], count: int) -> Tensor:
     return labels.to(torch.int64)
 
 
-def as_budgets(eps: float | Sequence[float]) -> tuple[float, ...]:
-    """Return the budgets, at least one, as numbers of at least 0."""
+def as_starts(starts: Arrays | None, x: Tensor) -> Tensor | None:
+    """Return the starting points, one an image, in the form of `as_images`.
+
+    Raises:
+        InputError: They are not images of the shape of ``x``, ``(B, C, H, W)``.
+    """
+    if starts is None:
+        return None
+    points = as_images(starts).to(x.device)
+    if points.shape != x.shape:
+        raise InputError(
+            f"starts have shape {tuple(points.shape)}; expected one starting point an image, "
+            f"{tuple(x.shape)}"
+        )
+    return points
+
+
+def as_budgets(eps: float | Sequence[float] | None) -> tuple[float, ...]:
+    """Return the budgets, at least one, as numbers of at least 0; ``None`` is no limit."""
+    if eps is None:
+        return (math.inf,)
     try:
         budgets = tuple(float(e) for e in np.atleast_1d(np.asarray(eps, dtype=np.float64)))
     except (TypeError, ValueError) as error:
@@ -92,9 +112,10 @@ class Plan:
     Attributes:
         name: What to call the attack in messages.
         norm: The norm of its budget.
-        eps: The budgets, increasing.
+        eps: The budgets, increasing; infinite alone for the nearest adversarial image.
         order: Place of each budget in the order it was asked for.
-        attacks: The attack with its options, one for each budget.
+        attacks: The attack with its options, one for each budget; a single one for all where it
+            looks for the nearest adversarial image.
         whole: The attack that takes the budgets together, where it has a ``sweep``.
     """
 
@@ -104,6 +125,17 @@ class Plan:
     order: tuple[int, ...]
     attacks: tuple[Attack, ...]
     whole: Any | None
+
+    @property
+    def nearest(self) -> bool:
+        """Whether the attack minimises the distance instead of keeping to a budget."""
+        return self.eps == (math.inf,) or minimises(self.attacks[0])
+
+    @property
+    def takes_starts(self) -> bool:
+        """Whether the attack can be given starting points."""
+        call = self.attacks[0].__call__ if self.whole is None else self.whole.sweep
+        return "starts" in inspect.signature(call).parameters
 
     def has(self, option: str) -> bool:
         """Say whether the attack has that option."""
@@ -120,6 +152,11 @@ class Plan:
         return dataclasses.replace(self, attacks=tuple(map(vary, self.attacks)), whole=whole)
 
 
+def minimises(attack: object) -> bool:
+    """Say whether an attack, or a class of attacks, always minimises the distance."""
+    return bool(getattr(attack, "minimum_norm", False))
+
+
 def _build(attack: str | Attack, fields: dict[str, Any]) -> Any:
     """Return the attack of that name, or a variant of an attack that there is."""
     kind = ATTACKS[attack] if isinstance(attack, str) else type(attack)
@@ -134,14 +171,37 @@ def _build(attack: str | Attack, fields: dict[str, Any]) -> Any:
     return kind(**fields) if isinstance(attack, str) else dataclasses.replace(attack, **fields)  # type: ignore[type-var]
 
 
-def plan(attack: str | Attack, eps: float | Sequence[float], options: dict[str, Any]) -> Plan:
+def _nearest(attack: str | Attack, options: dict[str, Any]) -> Any:
+    """Return the attack without a budget.
+
+    Raises:
+        InputError: It has no such form.
+    """
+    try:
+        return _build(attack, {**options, "eps": None})
+    except TypeError as error:  # its check compares the budget with a number
+        raise InputError(
+            f"attack {attack!r} needs a budget: give eps=8/255, say; attacks that look for the "
+            "nearest adversarial image are e.g. 'boundary-l2' and 'pgd-l2' without eps"
+        ) from error
+
+
+def plan(
+    attack: str | Attack, eps: float | Sequence[float] | None, options: dict[str, Any]
+) -> Plan:
     """Return the attack at each budget; ``step_size`` may have one value for each.
 
     Raises:
         UnknownName: No attack has that name.
         InputError: The attack has no such option, or a value is impossible.
     """
+    name = attack if isinstance(attack, str) else type(attack).__name__
     asked = as_budgets(eps)
+    kind = ATTACKS[attack] if isinstance(attack, str) else attack
+    if eps is None or minimises(kind):
+        one = _nearest(attack, options)
+        order = tuple(sorted(range(len(asked)), key=asked.__getitem__))
+        return Plan(name, Norm(one.norm), tuple(asked[i] for i in order), order, (one,), None)
     order = tuple(sorted(range(len(asked)), key=asked.__getitem__))
     budgets = tuple(asked[i] for i in order)
     options = dict(options)
@@ -159,7 +219,6 @@ def plan(attack: str | Attack, eps: float | Sequence[float], options: dict[str, 
     whole = (
         _build(attack, {**options, "eps": budgets[-1]}) if hasattr(attacks[0], "sweep") else None
     )
-    name = attack if isinstance(attack, str) else type(attack).__name__
     return Plan(name, Norm(attacks[0].norm), budgets, order, tuple(attacks), whole)
 
 

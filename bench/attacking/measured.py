@@ -7,6 +7,7 @@ measured here, by a fresh float32 pass over the returned images.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,11 +16,22 @@ import torch
 from torch import Tensor, nn
 
 from bench.announcing import Announced, detect_stochastic
-from bench.attacking.inputs import Arrays, Plan, as_images, as_labels, home, noise_of, plan
+from bench.attacking.inputs import (
+    Arrays,
+    Plan,
+    as_images,
+    as_labels,
+    as_starts,
+    home,
+    noise_of,
+    plan,
+)
 from bench.attacking.stochastic import StochasticResult, attack_stochastic
 from bench.attacking.sweeping import Sweep
 from bench.attacking.verifying import distances, verdict
+from bench.batching import in_parts
 from bench.context import Context
+from bench.errors import InputError
 from bench.preserving import preserved
 from bench.refinement import is_stochastic
 from bench.types import Attack, Norm
@@ -34,7 +46,7 @@ class AttackResult:
     Attributes:
         attack: Its name.
         norm: The norm of ``eps`` and ``distance``.
-        eps: The budget or budgets, as asked for.
+        eps: The budget or budgets, as asked for; ``None`` where the nearest adversarial image was.
         x_adv: The images returned, broken or not, ``(B, C, H, W)``.
         success: Whether the image is misclassified, ``(B,)`` bool; of a stochastic model the
             share of scoring draws in which it is, float64.
@@ -49,7 +61,7 @@ class AttackResult:
 
     attack: str
     norm: Norm
-    eps: float | tuple[float, ...]
+    eps: float | tuple[float, ...] | None
     x_adv: Tensor
     success: Tensor
     margin: Tensor
@@ -69,8 +81,11 @@ class AttackResult:
 
     @property
     def distance(self) -> Tensor:
-        """The distance in the attack's norm."""
-        return self.distances[self.norm]
+        """The distance in the attack's norm; without a budget, infinite where nothing was found."""
+        distance = self.distances[self.norm]
+        if self.eps is None:
+            distance = torch.where(self.success.to(distance.device) > 0, distance, torch.inf)
+        return distance
 
 
 @dataclass(frozen=True)
@@ -84,10 +99,16 @@ class _Part:
 
 
 def _attack_right(
-    task: Plan, model: nn.Module, x: Tensor, y: Tensor, margin: Tensor, context: Context
+    task: Plan,
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    margin: Tensor,
+    context: Context,
+    starts: Tensor | None,
 ) -> _Part:
     """Attack images that are right when clean; broken ones are carried to larger budgets."""
-    sweep = Sweep(task, model, x, y, context)
+    sweep = Sweep(task, model, x, y, context, starts)
     current, broken = x.clone(), torch.zeros_like(y, dtype=torch.bool)
     margin = margin.clone()
     stages = []
@@ -103,7 +124,7 @@ def _attack_right(
 
 
 def _attack_part(
-    task: Plan, model: nn.Module, x: Tensor, y: Tensor, context: Context
+    task: Plan, model: nn.Module, x: Tensor, y: Tensor, context: Context, starts: Tensor | None
 ) -> tuple[_Part, Tensor]:
     """Attack one micro-batch; also return the clean predictions."""
     clean, clean_margin = verdict(model, x, y)
@@ -117,25 +138,33 @@ def _attack_part(
     )
     if len(right):
         local = replace(context, noise=context.noise.select(right))
-        part = _attack_right(task, model, x[right], y[right], clean_margin[right], local)
+        near = None if starts is None else starts[right].expand(many, -1, -1, -1, -1)
+        part = _attack_right(task, model, x[right], y[right], clean_margin[right], local, near)
         whole.x_adv[:, right], whole.success[:, right] = part.x_adv, part.success
         whole.margin[:, right], whole.queries[right] = part.margin, part.queries
     return whole, clean
 
 
 def _attack_deterministic(
-    task: Plan, model: nn.Module, x: Tensor, y: Tensor, context: Context, device: torch.device
+    task: Plan,
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    context: Context,
+    starts: Tensor | None,
+    device: torch.device,
 ) -> AttackResult:
     """Attack in micro-batches and put the budgets back into the order asked for."""
-    parts, cleans = [], []
+
+    def attack_rows(rows: Tensor) -> tuple[_Part, Tensor]:
+        local = replace(context, noise=context.noise.select(rows))
+        rows = rows.to(x.device)
+        near = None if starts is None else starts[rows].to(device)
+        return _attack_part(task, model, x[rows].to(device), y[rows].to(device), local, near)
+
     with preserved(model):
-        for rows in torch.split(torch.arange(len(x)), context.micro_batch):
-            noise = context.noise.select(rows.to(context.noise.image_ids.device))
-            local = replace(context, noise=noise)
-            on_x = rows.to(x.device)
-            part, clean = _attack_part(task, model, x[on_x].to(device), y[on_x].to(device), local)
-            parts.append(part)
-            cleans.append(clean)
+        done = in_parts(len(x), context.micro_batch, attack_rows, context.noise.image_ids.device)
+    parts, cleans = zip(*done, strict=True)
     back = torch.tensor(task.order, device=x.device).argsort()
 
     def join(name: str) -> Tensor:
@@ -174,11 +203,11 @@ def _of_draws(result: StochasticResult) -> AttackResult:
 
 
 def _first(result: AttackResult) -> AttackResult:
-    """Return the result of a single budget without the leading axis."""
+    """Return the result of a single budget, or of none, without the leading axis."""
     assert isinstance(result.eps, tuple)
     return replace(
         result,
-        eps=result.eps[0],
+        eps=None if result.eps == (math.inf,) else result.eps[0],
         x_adv=result.x_adv[0],
         success=result.success[0],
         margin=result.margin[0],
@@ -192,7 +221,8 @@ def attack(
     x: Arrays,
     y: Arrays | Sequence[int],
     *,
-    eps: float | Sequence[float],
+    eps: float | Sequence[float] | None = None,
+    starts: Arrays | None = None,
     seed: int = 0,
     ids: Any | None = None,
     task: str | None = None,
@@ -212,7 +242,9 @@ def attack(
         x: Images, ``(B, C, H, W)``: uint8, or floating point in [0, 1].
         y: True classes, ``(B,)`` integers.
         eps: One budget or several, in units of the [0, 1] pixel range; with several, the fields of
-            the result have a leading axis.
+            the result have a leading axis. ``None`` looks for the nearest adversarial image.
+        starts: Where to start, ``(B, C, H, W)``; for decision attacks images that are already
+            misclassified.
         seed: Seed of all draws, with ``task`` and ``ids``.
         ids: Number of each image in its data set; 0, 1, ... by default. The draws of an image
             depend on its number, not on the batch it is in.
@@ -234,6 +266,8 @@ def attack(
     if not is_stochastic(model) and detect_stochastic(model, images[:_DETECTION_IMAGES].to(device)):
         model = Announced(model)
     if is_stochastic(model):
+        if starts is not None:
+            options["starts"] = starts
         if "gradient" in options:
             options["gradients"] = (options.pop("gradient"),)
         result = _of_draws(
@@ -255,7 +289,10 @@ def attack(
         work = plan(attack, eps, options)
         noise = noise_of(context, len(images), seed, task or f"attack/{work.name}", ids, device)
         around = replace(context or Context(noise=noise, micro_batch=micro_batch), noise=noise)
-        result = _attack_deterministic(work, model, images, labels, around, device)
+        near = as_starts(starts, images)
+        if near is not None and not work.takes_starts:
+            raise InputError(f"attack '{work.name}' takes no starting points; leave 'starts' out")
+        result = _attack_deterministic(work, model, images, labels, around, near, device)
     return result if isinstance(eps, Sequence | torch.Tensor) or _is_array(eps) else _first(result)
 
 

@@ -192,7 +192,7 @@ def attack_stochastic(
     x: Arrays,
     y: Arrays | Sequence[int],
     *,
-    eps: float | Sequence[float],
+    eps: float | Sequence[float] | None,
     gradients: Sequence[str] = get_args(Gradient),
     selection_draws: int = 10,
     scoring_draws: int = 20,
