@@ -31,7 +31,7 @@ def run(
     trust: bool = False,
     runs: str | Path = "runs",
     device: str = "auto",
-    batch_size: int = Machine.micro_batch,
+    batch_size: int | None = None,
     threads: int = 1,
     executor: str = "local",
     progress: Progress | None = None,

@@ -255,7 +255,7 @@ def jobs_of(
     missing: Sequence[tuple[ModelPlan, ShardPlan]],
     plan: RunPlan,
     device: str,
-    micro_batch: int,
+    micro_batch: int | None,
     threads: int,
 ) -> list[Job]:
     """Return jobs that bundle missing shards of one model and one slice of images."""

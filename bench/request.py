@@ -144,7 +144,8 @@ class Machine:
 
     Attributes:
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
-        micro_batch: How many images pass through a model at once.
+        micro_batch: How many images pass through a model at once; ``None`` takes 128 on the CPU
+            and what fits on a GPU.
         threads: CPU threads of each process. Fixed, since another number rounds otherwise.
         executor: ``local`` or ``local:N``.
         runs: The folder of results.
@@ -152,7 +153,7 @@ class Machine:
     """
 
     device: str = "auto"
-    micro_batch: int = 128
+    micro_batch: int | None = None
     threads: int = 1
     executor: str = "local"
     runs: Path = Path("runs")
@@ -160,8 +161,9 @@ class Machine:
 
     def __post_init__(self) -> None:
         for name in ("micro_batch", "threads"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} {getattr(self, name)}: expected a number of at least 1")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} {value}: expected a number of at least 1")
         processes_of(self.executor)
 
 

@@ -19,6 +19,7 @@ from bench.data import to_tensor
 from bench.errors import BenchError, ModelError, Unsupported
 from bench.models import LoadedModel, ModelRef, load
 from bench.noise import bound
+from bench.sizing import micro_batch_for
 from bench.tasks.base import Arrays, Batch, DataRef, Measure
 from bench.tasks.base import load as load_images
 from bench.types import Status
@@ -48,7 +49,7 @@ class Job:
     shards: tuple[ShardRequest, ...]
     seed: int
     device: str
-    micro_batch: int
+    micro_batch: int | None
     threads: int
 
 
@@ -79,7 +80,8 @@ def run_job(job: Job) -> list[ShardResult]:
             y=None if labels is None else torch.as_tensor(labels[job.start : job.stop]).to(device),
             num_classes=len(inside.classes) or None,
         )
-        return [_fill(shard, model, batch, ids, job) for shard in job.shards]
+        size = job.micro_batch or micro_batch_for(None if model is None else model.module, batch.x)
+        return [_fill(shard, model, batch, ids, job.seed, size) for shard in job.shards]
 
 
 def _fill(
@@ -87,17 +89,17 @@ def _fill(
     model: LoadedModel | None,
     batch: Batch,
     ids: torch.Tensor,
-    job: Job,
+    seed: int,
+    micro_batch: int,
 ) -> ShardResult:
-    micro_batch = job.micro_batch
     started = time.perf_counter()
     while True:
-        noise = bound(job.seed, shard.measure.name, ids)
+        noise = bound(seed, shard.measure.name, ids)
         context = Context(noise=noise, micro_batch=micro_batch)
         try:
             arrays = shard.measure(model, batch, context)
             return ShardResult(shard.key, arrays, time.perf_counter() - started)
-        except torch.cuda.OutOfMemoryError as error:
+        except torch.OutOfMemoryError as error:
             if micro_batch == 1:
                 return _failed(shard, error, f"out of memory with one image at a time: {error}")
             torch.cuda.empty_cache()

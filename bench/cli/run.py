@@ -104,7 +104,7 @@ def command(ctx: click.Context, /, **given: Any) -> int:
         raise InputError(f"'--batch-size {size}': expected 'auto' or a whole number")
     machine = Machine(
         device=given["device"],
-        micro_batch=Machine.micro_batch if size == "auto" else int(size),
+        micro_batch=None if size == "auto" else int(size),
         threads=given["threads"],
         executor=given["executor"],
         runs=Path(given["runs"]),
