@@ -201,6 +201,7 @@ def _plan_model(
         stochastic=model.stochastic,
         refine_steps=ref.refine_steps,
         input_noise=request.input_noise,
+        protocol=request.protocol,
     )
     tasks = []
     for suite, (number, maker) in suites.items():

@@ -221,6 +221,7 @@ class Plan:
         stochastic: Whether the model's logits depend on noise.
         refine_steps: N of JEM-N.
         input_noise: The protocol's, x units; 0 for the default protocol.
+        protocol: ``default`` or ``paper``.
     """
 
     dataset: Dataset
@@ -228,6 +229,7 @@ class Plan:
     stochastic: bool = False
     refine_steps: int = 0
     input_noise: float = 0.0
+    protocol: str = "default"
 
 
 def identity(measure: Measure) -> str:
