@@ -34,11 +34,13 @@ class Announced(nn.Module):
     """A model that draws from the global generators, made to draw from keyed noise.
 
     The global generators are seeded from the noise of the batch's first image for the time of a
-    pass. So the draws belong to the micro-batch rather than to the image, and where a model makes
-    one draw for a whole batch, all samples of an expectation run in one batch share it.
+    pass. So the draws belong to the micro-batch rather than to the image. A model may make one draw
+    for a whole batch (noisy weights, a random resize), so the samples of an expectation are passes
+    of their own.
     """
 
     stochastic = True
+    one_draw_a_pass = True
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -9,19 +9,51 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, Protocol, TypeGuard
 
-from torch import Tensor, nn
+from torch import Tensor, arange, nn, stack
 
 from bench.energy import NOISE_STD, STEP_SIZE, log_density, sgld
 from bench.errors import InputError
 from bench.noise import Noise, bound
 
 
+class Refining(Protocol):
+    """A stochastic model that says how its draws can be differentiated.
+
+    `Refined` is one; your own model is another if it has these. An attack then runs with every
+    gradient that is named, and on the network behind the refinement.
+
+    Attributes:
+        base: The deterministic classifier behind the refinement.
+        n_chains: How many chains a draw has.
+        gradients: Which gradients ``chain_logits`` knows, out of ``straight-through``,
+            ``surrogate`` and ``full``.
+    """
+
+    base: nn.Module
+    n_chains: int
+
+    @property
+    def gradients(self) -> tuple[str, ...]:
+        """The names of the gradients."""
+        ...
+
+    def chain_logits(self, x: Tensor, noise: Noise, gradient: str) -> Tensor:
+        """Return the logits of every chain of one draw, ``(B, n_chains, K)``.
+
+        Their mean over the chains is ``sample_logits(x, noise)``, whatever the gradient; only
+        ``surrogate`` may be another, cheaper function.
+        """
+        ...
+
+
 class Refined(nn.Module):
     """A classifier behind N refinement steps; stochastic.
 
-    Gradients pass straight through the refinement (the papers' attack; Athalye et al. 2018,
-    BPDA): the backward pass sees the identity, evaluated at the refined points.
+    Its draws can be differentiated in three ways (`chain_logits`). By default gradients pass
+    straight through the refinement: the backward pass sees the identity, evaluated at the refined
+    points (the papers' attack; BPDA of Athalye et al. 2018, section 4.1).
 
     Args:
         model: The classifier to refine for; its density drives the chains.
@@ -67,8 +99,18 @@ class Refined(nn.Module):
         """Return log p(x) of the *unrefined* input, ``(B,)``."""
         return log_density(self.base, x)
 
-    def refine(self, x: Tensor, steps: int, noise: Noise) -> Tensor:
-        """Return ``x`` after ``steps`` of SGLD, detached; one chain an image."""
+    @property
+    def gradients(self) -> tuple[str, ...]:
+        """The gradients that differ: all are one at 0 steps; a surrogate needs at least 2."""
+        return ("straight-through", "full", "surrogate")[: min(self.steps, 2) + 1]
+
+    def refine(
+        self, x: Tensor, steps: int, noise: Noise, *, differentiable: bool = False
+    ) -> Tensor:
+        """Return ``x`` after ``steps`` of SGLD; one chain an image.
+
+        Detached, unless ``differentiable``: then with the derivative through every step.
+        """
         shape = x.shape[1:]
         return sgld(
             self.base,
@@ -77,20 +119,36 @@ class Refined(nn.Module):
             lambda k: noise.at("sgld", k).normal(*shape),
             self.step_size,
             self.noise_std,
+            differentiable=differentiable,
         )
+
+    def chain_logits(self, x: Tensor, noise: Noise, gradient: str = "straight-through") -> Tensor:
+        """Return the logits of every chain of one draw, ``(B, n_chains, K)``.
+
+        Args:
+            x: ``(B, C, H, W)``.
+            noise: Bound to the images. Every gradient meets the same noise.
+            gradient: ``straight-through`` skips the refinement in the backward pass, ``full`` goes
+                back through all its steps, ``surrogate`` through a refinement of a fifth of the
+                steps, whose logits these then are (Lee and Kim 2023, arXiv 2303.09051).
+        """
+        chains = noise.expand(self.n_chains)
+        start = copies = x.repeat_interleave(self.n_chains, dim=0)
+        if self.input_noise:
+            start = start + self.input_noise * chains.at("input").normal(*x.shape[1:])
+        if gradient == "straight-through":
+            refined = self.refine(start.detach(), self.steps, chains)
+            # The value of `refined`, the gradient of the identity.
+            point = copies + (refined - copies).detach()
+        else:
+            steps = max(1, self.steps // 5) if gradient == "surrogate" else self.steps
+            point = self.refine(start, steps, chains, differentiable=True)
+        logits: Tensor = self.base(point)
+        return logits.view(len(x), self.n_chains, -1)
 
     def sample_logits(self, x: Tensor, noise: Noise) -> Tensor:
         """Return the logits ``(B, K)`` of one draw: the mean over the chains."""
-        batch = len(x)
-        chains = noise.expand(self.n_chains)
-        copies = x.repeat_interleave(self.n_chains, dim=0)
-        start = copies.detach()
-        if self.input_noise:
-            start = start + self.input_noise * chains.at("input").normal(*x.shape[1:])
-        refined = self.refine(start, self.steps, chains)
-        # Straight-through: the value of `refined`, the gradient of the identity.
-        logits: Tensor = self.base(copies + (refined - copies).detach())
-        return logits.view(batch, self.n_chains, -1).mean(dim=1)
+        return self.chain_logits(x, noise).mean(dim=1)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits of the next draw of the bound noise; every call is a new draw."""
@@ -111,9 +169,18 @@ class Refined(nn.Module):
             self._bound, self._calls = before
 
 
+def is_refining(model: Any) -> TypeGuard[Refining]:
+    """Say whether a model has what `Refining` names.
+
+    By `hasattr`: from Python 3.12 on `isinstance` would not see the sub-module ``base``.
+    """
+    names = ("base", "n_chains", "gradients", "chain_logits")
+    return all(hasattr(model, name) for name in names)
+
+
 def unrefined(model: nn.Module) -> nn.Module:
     """Return the classifier behind the refinement, or the model itself."""
-    return model.base if isinstance(model, Refined) else model
+    return model.base if is_refining(model) else model
 
 
 def is_stochastic(model: nn.Module) -> bool:
@@ -128,6 +195,20 @@ def draw_logits(model: nn.Module, x: Tensor, noise: Noise) -> Tensor:
         return logits
     logits = model(x)
     return logits
+
+
+def many_draws(model: nn.Module, x: Tensor, noise: Noise, count: int) -> Tensor:
+    """Return the logits of ``count`` independent draws, ``(B, count, K)``.
+
+    Draw d is that of ``noise.expand(count)`` in lane d, whatever the count. All run as one batch,
+    except where a model says ``one_draw_a_pass``: there the images of a pass may share a draw.
+    """
+    lanes, copies = noise.expand(count), x.repeat_interleave(count, dim=0)
+    if not getattr(model, "one_draw_a_pass", False):
+        return draw_logits(model, copies, lanes).view(len(x), count, -1)
+    one_each = arange(0, len(copies), count, device=x.device)
+    passes = [draw_logits(model, x, lanes.select(one_each + d)) for d in range(count)]
+    return stack(passes, dim=1)
 
 
 class OneDraw(nn.Module):
