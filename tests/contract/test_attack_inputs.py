@@ -1,0 +1,167 @@
+"""What every attack does with images, labels, models and surroundings that are unusual or wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bench.errors import InputError
+from tests.attacks.toys import Case, answers, cases, random_images, small_net
+
+each = pytest.mark.parametrize("case", cases("any"), ids=str)
+
+
+@pytest.fixture(scope="module")
+def net() -> nn.Module:
+    return small_net()
+
+
+@pytest.fixture(scope="module")
+def images() -> Tensor:
+    return random_images(6, seed=5)
+
+
+@each
+def test_labels_of_any_integer_type_are_the_same_labels(
+    case: Case, net: nn.Module, images: Tensor
+) -> None:
+    y = answers(net, images)
+    expected = case.run(net, images, y)
+    forms = (y.to(torch.int32), y.to(torch.uint8), y.numpy().astype(np.int16), y.tolist())
+    for labels in forms:
+        assert torch.equal(case.run(net, images, labels).x_adv, expected.x_adv)
+
+
+@each
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([0.0, 1.0, 2.0, 3.0, 0.0, 1.0], r"torch\.float.*integer class numbers"),
+        ([True, False, True, False, True, False], r"torch\.bool.*integer class numbers"),
+        ([0, 1, 2, 4, 0, 1], "labels go up to 4 and the model has 4 classes"),
+        ([0, 1, 2, -1, 0, 1], "labels start at -1; expected class numbers from 0"),
+        ([0, 1, 2, 3, 0], r"shape \(5,\); expected .* shape \(6,\)"),
+    ],
+)
+def test_labels_that_name_no_class_are_refused(
+    case: Case, net: nn.Module, images: Tensor, labels: list[Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        case.run(net, images, torch.tensor(labels))
+
+
+@each
+@pytest.mark.parametrize(
+    ("convert", "same"),
+    [
+        (lambda x: x.double(), lambda x: x),
+        (lambda x: x.double().numpy(), lambda x: x),
+        (lambda x: (255 * x).round().to(torch.uint8), lambda x: (255 * x).round() / 255),
+        (lambda x: x.half(), lambda x: x.half().float()),
+        (lambda x: x.flip(3).flip(3).transpose(2, 3).contiguous().transpose(2, 3), lambda x: x),
+        (lambda x: x - 3e-8, lambda x: (x - 3e-8).clamp(min=0)),
+        (lambda x: x + 3e-8, lambda x: (x + 3e-8).clamp(max=1)),
+    ],
+    ids=["float64", "NumPy float64", "uint8", "float16", "strided", "-3e-8", "1+3e-8"],
+)
+def test_images_in_other_forms_are_the_same_images(
+    case: Case,
+    net: nn.Module,
+    images: Tensor,
+    convert: Callable[[Tensor], Any],
+    same: Callable[[Tensor], Tensor],
+) -> None:
+    y = answers(net, images)
+    out, expected = case.run(net, convert(images), y), case.run(net, same(images), y)
+    assert torch.equal(out.x_adv, expected.x_adv)
+    assert out.x_adv.dtype == torch.float32
+    assert torch.equal(out.success, expected.success)
+
+
+@each
+@pytest.mark.parametrize(
+    ("convert", "message"),
+    [
+        (lambda x: x - 0.5, r"from -0\.5 to 0\.5; expected \[0, 1\]"),
+        (lambda x: 255 * x, r"from 0 to 255; expected \[0, 1\]: divide by 255"),
+        (lambda x: x * np.nan, r"from nan to nan; expected \[0, 1\].*NaN"),
+        (lambda x: (255 * x).long(), r"images are torch\.int64; expected floating-point"),
+        (lambda x: x[:0], r"shape \(0, 1, 8, 8\); expected \(B, C, H, W\) with at least one"),
+        (lambda x: x[:, 0], r"shape \(6, 8, 8\); expected \(B, C, H, W\)"),
+    ],
+    ids=["[-1, 1]", "0..255", "NaN", "int64", "empty", "no channels"],
+)
+def test_images_of_another_range_or_shape_are_refused(
+    case: Case, net: nn.Module, images: Tensor, convert: Callable[[Tensor], Any], message: str
+) -> None:
+    x = images.clone()
+    x[0, 0, 0, :2] = torch.tensor([0.0, 1.0])
+    with pytest.raises(InputError, match=message):
+        case.run(net, convert(x), torch.zeros(len(convert(x)), dtype=torch.long))
+
+
+@each
+@pytest.mark.parametrize("classes", [2, 3, 100])
+def test_any_number_of_classes_will_do(case: Case, images: Tensor, classes: int) -> None:
+    model = small_net(classes, seed=1)
+    y = answers(model, images)
+    out = case.run(model, images, y, eps=2 * case.eps)
+    assert out.success.any()
+    assert (answers(model, out.x_adv) != y).tolist() == out.success.tolist()
+
+
+class WithoutWeights(nn.Module):
+    """Three classes by the brightness of three regions; no parameters and no buffers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 20 * torch.stack(
+            [x[:, 0, :3].mean((1, 2)), x[:, 0, 5:].mean((1, 2)), x[:, 0, 4, :5].mean(1)], 1
+        )
+
+
+@each
+def test_a_model_may_have_no_parameters(case: Case, images: Tensor) -> None:
+    model = WithoutWeights()
+    y = answers(model, images)
+    out = case.run(model, images, y)
+    assert out.success.any()
+
+
+@each
+@pytest.mark.parametrize("around", [torch.no_grad, torch.inference_mode])
+def test_the_callers_gradient_mode_changes_nothing(
+    case: Case, net: nn.Module, images: Tensor, around: Callable[[], Any]
+) -> None:
+    y = answers(net, images)
+    expected = case.run(net, images, y)
+    with around():
+        # Tensors made in inference mode cannot be saved for a backward pass.
+        out = case.run(net, images.clone(), y.clone())
+    assert torch.equal(out.x_adv, expected.x_adv)
+    assert torch.equal(out.success, expected.success)
+    assert torch.equal(out.queries, expected.queries)
+
+
+@each
+def test_the_callers_tensors_are_not_written_to(case: Case, net: nn.Module, images: Tensor) -> None:
+    x, y = images.clone(), answers(net, images)
+    labels = y.clone()
+    out = case.run(net, x, y)
+    assert torch.equal(x, images)
+    assert torch.equal(y, labels)
+    assert not out.x_adv.requires_grad
+
+
+@each
+def test_images_that_need_gradients_are_taken_without(
+    case: Case, net: nn.Module, images: Tensor
+) -> None:
+    x = images.clone().requires_grad_()
+    expected = case.run(net, images, answers(net, images))
+    assert torch.equal(case.run(net, x, answers(net, images)).x_adv, expected.x_adv)
+    assert x.grad is None
