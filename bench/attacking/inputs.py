@@ -89,15 +89,18 @@ def as_starts(starts: Arrays | None, x: Tensor) -> Tensor | None:
     return points
 
 
-def as_budgets(eps: float | Sequence[float] | None) -> tuple[float, ...]:
-    """Return the budgets, at least one, as numbers of at least 0; ``None`` is no limit."""
+def as_budgets(eps: float | Sequence[float] | None, endless: bool = False) -> tuple[float, ...]:
+    """Return the budgets, at least one, as numbers of at least 0; ``None`` is no limit.
+
+    With ``endless`` one of several may be infinite, too: no limit.
+    """
     if eps is None:
         return (math.inf,)
     try:
         budgets = tuple(float(e) for e in np.atleast_1d(np.asarray(eps, dtype=np.float64)))
     except (TypeError, ValueError) as error:
         raise InputError(f"eps is {eps!r}; expected a number or a list of numbers") from error
-    if not budgets or not all(0 <= e < math.inf for e in budgets):
+    if not budgets or not all(0 <= e < math.inf or (endless and e == math.inf) for e in budgets):
         raise InputError(
             f"eps is {eps!r}; expected finite numbers of at least 0, in units of the [0, 1] pixel "
             "range (write 8/255, not 8)"
@@ -196,8 +199,8 @@ def plan(
         InputError: The attack has no such option, or a value is impossible.
     """
     name = attack if isinstance(attack, str) else type(attack).__name__
-    asked = as_budgets(eps)
     kind = ATTACKS[attack] if isinstance(attack, str) else attack
+    asked = as_budgets(eps, endless=minimises(kind))
     if eps is None or minimises(kind):
         one = _nearest(attack, options)
         order = tuple(sorted(range(len(asked)), key=asked.__getitem__))
