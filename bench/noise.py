@@ -42,10 +42,17 @@ def _shift_right(x: Tensor, bits: int) -> Tensor:
 
 
 def _mix(x: Tensor) -> Tensor:
-    """Return SplitMix64's output function of an int64 tensor, element by element."""
-    x = (x ^ _shift_right(x, 30)) * _MIX_1
-    x = (x ^ _shift_right(x, 27)) * _MIX_2
-    return x ^ _shift_right(x, 31)
+    """Apply SplitMix64's output function to an int64 tensor, in place, and return it.
+
+    One more tensor of that size is all it takes: fresh memory costs more than the arithmetic.
+    """
+    room = torch.empty_like(x)
+    for bits, factor in ((30, _MIX_1), (27, _MIX_2), (31, None)):
+        torch.bitwise_right_shift(x, bits, out=room)  # copies the sign bit: mask it
+        x.bitwise_xor_(room.bitwise_and_((1 << (64 - bits)) - 1))
+        if factor is not None:
+            x.mul_(factor)
+    return x
 
 
 def _fold(key: int, *path: int | str) -> int:
@@ -105,7 +112,7 @@ class Noise:
     def uniform(self, *shape: int) -> Tensor:
         """Return float32 uniform on [0, 1), ``(B, *shape)``, from 24 bits each."""
         bits = _shift_right(self._bits(math.prod(shape)), 40)
-        return (bits.to(torch.float32) * 2.0**-24).reshape(-1, *shape)
+        return bits.to(torch.float32).mul_(2.0**-24).reshape(-1, *shape)
 
     def normal(self, *shape: int) -> Tensor:
         """Return float32 standard normal draws, ``(B, *shape)`` (Box and Muller, 1958)."""
