@@ -77,45 +77,51 @@ class _Walk:
         self._begin(near)
         sides = [self.steps.side(share) for share in self.shares]
         every = 1 if self.y.device.type == "cpu" else 16  # asking a GPU makes it wait
-        query = 1 if near is None else 2
-        move = 0
+        query, move = 1 if near is None else 2, 0
         while query < len(sides) and not self.context.out_of_time():
+            if self.leave and move % every == 0 and not self._part(found):
+                return
             if move % _BLOCK == 0:
-                u = self.noise.at("moves", move // _BLOCK).uniform(_BLOCK, self.steps.draws)
-                if move and self.goal.stochastic:
-                    # The margin of a lucky draw would stand for ever: measure it anew.
-                    self.margin, _ = self._ask(query)
-                    query += 1
-            self._query(query, sides[min(query, len(sides) - 1)], u[:, move % _BLOCK])
+                name = self.noise.at("moves", move // _BLOCK)
+                self.ahead = name.uniform(_BLOCK, self.steps.draws)
+                query += self._refresh(move // _BLOCK)
+            self._query(sides[min(query, len(sides) - 1)], self.ahead[:, move % _BLOCK])
             query, move = query + 1, move + 1
-            if self.leave and move % every == 0:
-                count = int(self.open.sum())
-                if count <= 0.9 * len(self.open):
-                    u = u[self._part(found)]
-                if count == 0:
-                    return
-        if self.goal.stochastic:
-            self.margin, _ = self._ask(query)
+        self._refresh(-(-move // _BLOCK))
         self._note(found, torch.ones_like(self.open))
 
+    def _refresh(self, block: int) -> int:
+        """Show the points of a stochastic model to other draws; return how many queries it took.
+
+        All points of a block meet the same draws: two of them differ by much less than two draws
+        do. Only for a block, though: a point must not be good at a few draws alone.
+        """
+        if not self.goal.stochastic or block == 0:
+            return 0
+        self.draws = self.noise.at("draws", block)
+        self.margin, _ = self._ask()
+        return 1
+
     def _begin(self, near: Tensor | None) -> None:
+        self.draws = self.noise.at("draws", 0)
+        self.ahead = self.noise.uniform(1)  # drawn anew a block at a time
         self.open = torch.ones_like(self.rows, dtype=torch.bool)
         self.passes = torch.zeros_like(self.rows)
         self.point = self.steps.start(self.noise.at("start"))
-        self.margin, rounding = self._ask(0)
+        self.margin, rounding = self._ask()
         if near is not None:
             start, margin = self.point, self.margin
             self.point = near.flatten(2).clone()
-            self.margin, rounding = self._ask(1)
+            self.margin, rounding = self._ask()
             worse = self.margin >= margin
             self.point = torch.where(worse[:, None, None], start, self.point)
             self.margin = torch.where(worse, margin, self.margin)
         if self.leave:
             self.open = self.margin >= -_SURE * rounding
 
-    def _ask(self, query: int) -> tuple[Tensor, Tensor]:
+    def _ask(self) -> tuple[Tensor, Tensor]:
         """Return the mean margins of the points, ``(B,)``, and the largest logits."""
-        logits = self.goal(self._images(self.point), self.noise.at("query", query))
+        logits = self.goal(self._images(self.point), self.draws)
         self.passes += self.open * logits.shape[1]
         self.context.progress(1)
         logits = logits.float()
@@ -125,24 +131,28 @@ class _Walk:
         """Return flat points as images."""
         return point.view(-1, *self.steps.shape)
 
-    def _query(self, query: int, side: int, u: Tensor) -> None:
+    def _query(self, side: int, u: Tensor) -> None:
         """Move every point, and take the moves back that lower no margin."""
         change = self.steps.move(self.point, side, u)
-        margin, largest = self._ask(query)
+        margin, largest = self._ask()
         better = (margin < self.margin - _ROUNDING * largest) & self.open
         change.settle(self.point, better)
         self.margin = torch.where(better, margin, self.margin)
         if self.leave:
             self.open = self.open & (self.margin >= -_SURE * largest)
 
-    def _part(self, found: _Found) -> Tensor:
-        """Note what is broken and go on with the rest, whose positions are returned."""
+    def _part(self, found: _Found) -> bool:
+        """Note what is broken and go on with the rest, if it is enough; say if there is any."""
+        count = int(self.open.sum())
+        if count > 0.9 * len(self.open):
+            return True
         self._note(found, ~self.open)
         keep = self.open.nonzero()[:, 0]
-        for name in ("rows", "y", "point", "margin", "passes", "open"):
+        for name in ("rows", "y", "point", "margin", "passes", "open", "ahead"):
             setattr(self, name, getattr(self, name)[keep])
         self.steps, self.noise = self.steps.select(keep), self.noise.select(keep)
-        return keep
+        self.draws = self.draws.select(keep)
+        return count > 0
 
     def _note(self, found: _Found, which: Tensor) -> None:
         """Note the points of some images where they are better than those of earlier starts."""
