@@ -221,3 +221,31 @@ class OneDraw(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits ``(B, K)`` of the draw."""
         return draw_logits(self.model, x, self._noise)
+
+
+class KeyedForward(nn.Module):
+    """A stochastic model whose plain forward pass draws keyed noise too, every call anew.
+
+    For attacks that call ``model(x)`` and know of no noise. A call on as many images as there is
+    noise for takes them to be those images; any other draws by the places in its batch.
+    """
+
+    stochastic = True
+
+    def __init__(self, model: nn.Module, noise: Noise) -> None:
+        super().__init__()
+        self.model, self._noise, self._calls = model, noise, 0
+        self.one_draw_a_pass = getattr(model, "one_draw_a_pass", False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits ``(B, K)`` of the next draw."""
+        self._calls += 1
+        noise = self._noise.at("call", self._calls)
+        if len(x) != len(noise):
+            places = arange(len(x), device=x.device)
+            noise = Noise(noise.key, places, places * 0)
+        return draw_logits(self.model, x, noise)
+
+    def sample_logits(self, x: Tensor, noise: Noise) -> Tensor:
+        """Return the logits ``(B, K)`` of one draw."""
+        return draw_logits(self.model, x, noise)
