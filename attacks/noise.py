@@ -54,7 +54,7 @@ class RandomNoise:
         def worst(rows: Tensor) -> Tensor:
             return self._worst(goal, x[rows], y[rows], context.noise.select(rows), context)
 
-        size = context.micro_batch // goal.samples
+        size = context.micro_batch // goal.rows
         return torch.cat(in_parts(len(x), size, worst, x.device))
 
     def _worst(self, goal: Target, x: Tensor, y: Tensor, noise: Noise, context: Context) -> Tensor:
