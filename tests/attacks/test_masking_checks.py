@@ -111,7 +111,8 @@ def test_a_converged_attack_may_wobble_but_not_fall() -> None:
     small = np.full(N, 0.05)  # every image, but little: 3 % of what ten steps gain
     wobble = np.column_stack([-climb, -climb, -climb + small, -climb])
     assert failed(honest() | {"steps_margin": wobble}) == []
-    assert failed(honest() | {"steps_margin": wobble + np.array([0, 0, 0.3, 0])}) == ["1 loss rises"]
+    falling = wobble + np.array([0, 0, 0.3, 0])
+    assert failed(honest() | {"steps_margin": falling}) == ["1 loss rises"]
 
 
 def test_what_saturates_is_told_from_what_is_flat() -> None:
