@@ -62,6 +62,7 @@ class Registry(Generic[T]):
     def __init__(self, kind: str, plural: str, room: str) -> None:
         self.kind, self.plural, self.room = kind, plural, room
         self._entries: dict[str, Entry[T]] = {}
+        self._schemes: dict[str, Callable[[str], Entry[T]]] = {}
 
     def register(self, name: str, **facts: Any) -> Callable[[F], F]:
         """Register the decorated class or function under ``name``.
@@ -91,9 +92,32 @@ class Registry(Generic[T]):
 
         return add
 
+    def scheme(self, name: str) -> Callable[[F], F]:
+        """Register the decorated function for names of the form ``name:rest``.
+
+        It is called with the rest and returns an entry, or raises a `BenchError` that says why not.
+        Its documentation says what the names are.
+        """
+
+        def add(find: F) -> F:
+            self._schemes[name] = find  # type: ignore[assignment]
+            return find
+
+        return add
+
+    @property
+    def schemes(self) -> dict[str, str]:
+        """What names ``scheme:rest`` there are: scheme to the first line of its documentation."""
+        discover()
+        docs = {name: inspect.getdoc(find) or "" for name, find in sorted(self._schemes.items())}
+        return {name: doc.split("\n")[0] for name, doc in docs.items()}
+
     def entry(self, name: str) -> Entry[T]:
         """Return the entry of ``name``, or raise `UnknownName` with the nearest names."""
         discover()
+        scheme, colon, rest = name.partition(":")
+        if colon and scheme in self._schemes:
+            return self._schemes[scheme](rest)
         if name not in self._entries:
             raise UnknownName(
                 self.kind, name, self._entries, f"'bench list {self.plural}' shows all"
@@ -104,8 +128,11 @@ class Registry(Generic[T]):
         return self.entry(name).target
 
     def __contains__(self, name: object) -> bool:
-        discover()
-        return name in self._entries
+        try:
+            self.entry(str(name))
+        except BenchError:
+            return False
+        return True
 
     def __iter__(self) -> Iterator[str]:
         discover()

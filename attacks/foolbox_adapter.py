@@ -1,0 +1,262 @@
+"""Attacks of foolbox (Rauber et al. 2017, 2020): ``foolbox:NAME``, and some by names of their own.
+
+Options are foolbox's, with its defaults unless the table says otherwise. foolbox's ``__call__`` is
+not used: ``run`` needs neither a distance (PointwiseAttack has none to give) nor a further pass.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bench.context import Context
+from bench.errors import InputError, MissingExtra, UnknownName, Unsupported
+from bench.registry import ATTACKS, Entry
+from bench.types import Norm
+
+from .foreign import Foreign, Shown, made
+
+_NORMS = {  # where the class does not say it, or says what is not so
+    "HopSkipJumpAttack": Norm.L2,
+    "PointwiseAttack": Norm.L0,
+    "SaltAndPepperNoiseAttack": Norm.L2,
+}
+_REFUSED = {
+    "GenAttack": "it attacks towards a class that must be named; 'square-linf' needs no gradient",
+    "DatasetAttack": "it tries the images of a data set; give some as starts= to 'boundary-l2'",
+    "BinarizationRefinementAttack": "it is for models that threshold their input",
+    "SpatialAttack": "rotations and translations have no norm",
+}
+# The direction of foolbox's HopSkipJump is divided by the length of the whole batch's: the step of
+# an image is 4 times too short in a batch of 16. So each image goes alone.
+_ALONE = {"HopSkipJumpAttack"}
+_BLEND, _SALT = "LinearSearchBlendedUniformNoiseAttack", "SaltAndPepperNoiseAttack"
+_STARTS = {  # the search for an adversarial image to start from, as foolbox has it
+    "BoundaryAttack": (_BLEND, {"steps": 50}),
+    "HopSkipJumpAttack": (_BLEND, {"steps": 50}),
+    "PointwiseAttack": (_SALT, {}),
+    "L0BrendelBethgeAttack": (_BLEND, {}),
+    "L2BrendelBethgeAttack": (_BLEND, {}),
+    "LinfinityBrendelBethgeAttack": (_BLEND, {}),
+}
+_HIDDEN = {"distance", "init_attack", "tensorboard", "channel_axis"}
+_DEFAULTS = {"VirtualAdversarialAttack": {"steps": 10}}  # foolbox has none
+
+
+def _library() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of SciPy, about a name that foolbox imports
+        import foolbox
+
+    return foolbox
+
+
+@dataclass(frozen=True, kw_only=True)
+class Foolbox(Foreign):
+    """An attack of foolbox."""
+
+    def built(self) -> Any:
+        """Return foolbox's own object.
+
+        Raises:
+            InputError: It does not take the options.
+            MissingExtra: It needs a package that is not here.
+        """
+        kind, options = getattr(_library().attacks, self.attack), self.options()
+        if "distance" in inspect.signature(kind).parameters:
+            options["distance"] = getattr(_library().distances, self.norm.value)
+        try:
+            return kind(**options)
+        except ImportError as error:
+            raise MissingExtra(
+                f"foolbox's {self.attack} needs {error.name}: 'pip install {error.name}'"
+            ) from error
+        except (AssertionError, TypeError, ValueError) as error:
+            raise InputError(f"foolbox's {self.attack} does not take {options}: {error}") from error
+
+    def run(self, shown: Shown, x: Tensor, y: Tensor, starts: Tensor | None) -> Tensor:
+        """Return what foolbox makes of some images."""
+        more: dict[str, Any] = {} if self.minimum_norm else {"epsilon": self.eps}
+        return self.ran(shown, x, y, **more)
+
+    def ran(self, shown: Shown, x: Tensor, y: Tensor, **more: Any) -> Tensor:
+        """Return what its ``run`` does, with more arguments of its own."""
+        model = _library().PyTorchModel(shown, bounds=(0, 1), device=x.device)
+        criterion = _library().criteria.Misclassification(y)
+        found: Tensor = self.built().run(model, x, criterion, **more)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoolboxFrom(Foolbox):
+    """An attack of foolbox that can be given images to start from, or has to find some.
+
+    An image for which none is found comes back as it is. foolbox stops the whole batch there.
+    """
+
+    def __call__(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        context: Context,
+        starts: Tensor | None = None,
+    ) -> Tensor:
+        """Return the nearest adversarial images, and clean ones where there was none.
+
+        Args:
+            model: Returns logits.
+            x: Clean images, ``(B, C, H, W)``.
+            y: True classes, ``(B,)``.
+            context: Noise and limits.
+            starts: Adversarial images to start from, the shape of ``x``.
+        """
+        if starts is None:
+            if self.attack not in _STARTS:
+                return self.found(model, x, y, context)
+            name, options = _STARTS[self.attack]
+            search = made(Foolbox, name, self.norm, options, "Starts.", minimum_norm=True)
+            starts = search()(model, x, y, context)
+        rows = (starts != x).flatten(1).any(dim=1).nonzero()[:, 0]
+        found, none = x.clone(), torch.zeros_like(y)
+        if len(rows):
+            local = replace(
+                context,
+                noise=context.noise.select(rows),
+                spent=lambda passes: context.spent(none.index_copy(0, rows, passes)),
+            )
+            found[rows] = self.found(model, x[rows], y[rows], local, starts[rows])
+        return found
+
+    def run(self, shown: Shown, x: Tensor, y: Tensor, starts: Tensor | None) -> Tensor:
+        """Return what foolbox makes of the images whose start is adversarial."""
+        if starts is None:
+            return super().run(shown, x, y, None)
+        with torch.no_grad():
+            rows = (shown(starts).argmax(dim=1) != y).nonzero()[:, 0]
+        found = x.clone()
+        if len(rows):
+            found[rows] = self._from(shown, x[rows], y[rows], starts[rows])
+        return found
+
+    def _from(self, shown: Shown, x: Tensor, y: Tensor, starts: Tensor) -> Tensor:
+        try:
+            return self.ran(shown, x, y, starting_points=starts)
+        except (AssertionError, ValueError) as error:
+            if isinstance(error, ValueError) and "adversarial" not in str(error):
+                raise
+            if shown.stochastic:
+                raise Unsupported(
+                    f"foolbox's {self.attack} found an image adversarial and then not: it cannot "
+                    "attack a model whose answers change; take 'boundary-l2' or 'square-linf'"
+                ) from error
+            return starts  # what it has shown to the model until here counts
+
+
+def _norm(name: str, kind: Any) -> Norm:
+    """Return the norm of an attack of foolbox; where it takes any, L2.
+
+    Raises:
+        Unsupported: It is L1.
+    """
+    distance = kind.distance
+    if name in _NORMS or "distance" in inspect.signature(kind).parameters:
+        return _NORMS.get(name, Norm.L2)
+    if isinstance(distance, property):
+        distance = kind().distance
+    norms = [norm for norm in Norm if getattr(_library().distances, norm.value) is distance]
+    if not norms:
+        raise Unsupported(
+            f"'foolbox:{name}' is for the {distance}; measured here are {', '.join(Norm)}"
+        )
+    return norms[0]
+
+
+@ATTACKS.scheme("foolbox")
+@cache
+def foolbox_attack(name: str) -> Entry[Callable[..., Any]]:
+    """Return the entry of any attack of foolbox, e.g. ``foolbox:LinfPGD``.
+
+    Raises:
+        UnknownName: foolbox has none of that name.
+        Unsupported: It cannot be measured here.
+    """
+    base = _library().attacks.base
+    kinds = {
+        key: value
+        for key, value in vars(_library().attacks).items()
+        if inspect.isclass(value) and issubclass(value, base.Attack) and value is not base.Attack
+    }
+    if name not in kinds:
+        raise UnknownName("attack", f"foolbox:{name}", [f"foolbox:{key}" for key in kinds])
+    kind: Any = kinds[name]
+    attack = kind.__name__
+    if attack in _REFUSED:
+        raise Unsupported(f"'foolbox:{name}' is not run here: {_REFUSED[attack]}")
+    signature = inspect.signature(kind)
+    options = {key: p.default for key, p in signature.parameters.items() if key not in _HIDDEN}
+    options = {**options, **_DEFAULTS.get(attack, {})}
+    can_start = "starting_points" in inspect.signature(kind.run).parameters
+    norm = _norm(attack, kind)
+    target = made(
+        FoolboxFrom if can_start else Foolbox,
+        attack,
+        norm,
+        options,
+        f"{(inspect.getdoc(kind) or attack).splitlines()[0].rstrip('.')}; foolbox's {attack}.",
+        minimum_norm=issubclass(kind, base.MinimizationAttack),
+        alone=attack in _ALONE,
+        keyed=attack in _ALONE,
+    )
+    return Entry(f"foolbox:{name}", target, target.__module__, {"norm": norm})
+
+
+# Name here, name in foolbox, norm, options with their defaults, paper.
+_FMN = {"steps": 100, "max_stepsize": 1.0, "gamma": 0.05}
+_DEEPFOOL = {"steps": 50, "candidates": 10, "overshoot": 0.02}
+_JUMPS = {"steps": 64, "initial_gradient_eval_steps": 100, "gamma": 1.0}
+_TABLE: tuple[tuple[str, str, Norm, dict[str, Any], str], ...] = (
+    (
+        "cw-l2",
+        "L2CarliniWagnerAttack",
+        Norm.L2,
+        {"steps": 1000, "binary_search_steps": 9, "stepsize": 0.01, "initial_const": 0.001},
+        "Carlini and Wagner (2017)",
+    ),
+    (
+        "ddn-l2",
+        "DDNAttack",
+        Norm.L2,
+        {"steps": 100, "init_epsilon": 1.0, "gamma": 0.05},
+        "Decoupled direction and norm, Rony et al. (2019)",
+    ),
+    ("deepfool-l2", "L2DeepFoolAttack", Norm.L2, _DEEPFOOL, "DeepFool, Moosavi et al. (2016)"),
+    ("deepfool-linf", "LinfDeepFoolAttack", Norm.LINF, _DEEPFOOL, "DeepFool in L-infinity"),
+    ("fmn-l0", "L0FMNAttack", Norm.L0, _FMN, "Fast minimum norm, Pintor et al. (2021)"),
+    ("fmn-l2", "L2FMNAttack", Norm.L2, _FMN, "Fast minimum norm, Pintor et al. (2021)"),
+    ("fmn-linf", "LInfFMNAttack", Norm.LINF, _FMN, "Fast minimum norm, Pintor et al. (2021)"),
+    ("hopskipjump-l2", "HopSkipJumpAttack", Norm.L2, _JUMPS, "HopSkipJump, Chen et al. (2020)"),
+    ("hopskipjump-linf", "HopSkipJumpAttack", Norm.LINF, _JUMPS, "HopSkipJump, Chen et al. (2020)"),
+)
+for _name, _attack, _of, _options, _paper in _TABLE:
+    _alone = _attack in _ALONE
+    ATTACKS.register(_name, norm=_of)(
+        made(
+            FoolboxFrom if _alone or "FMN" in _attack else Foolbox,
+            _attack,
+            _of,
+            _options,
+            f"{_paper}; foolbox's {_attack}.",
+            minimum_norm=True,
+            alone=_alone,
+            keyed=_alone,
+            fixed={"constraint": _of.value} if _alone else {},
+        )
+    )
