@@ -81,9 +81,11 @@ def settled(model: nn.Module, x: Tensor, found: Tensor, y: Tensor) -> Tensor:
     for stretch in (0.0, *(1e-5 * 4**k for k in range(6))):
         if len(rows) == 0:
             return found
-        away = (found[rows] + stretch * (found[rows] - x[rows])).clamp(0, 1)
-        wrong = verdict(model, away, y[rows])[0] != y[rows]
-        found[rows[wrong]] = away[wrong]
+        away = found.clone()
+        away[rows] = (found[rows] + stretch * (found[rows] - x[rows])).clamp(0, 1)
+        # All images again: the verdict is taken in a batch of this size.
+        wrong = verdict(model, away, y)[0][rows] != y[rows]
+        found[rows[wrong]] = away[rows[wrong]]
         rows = rows[~wrong]
     found[rows] = x[rows]
     return found
