@@ -1,0 +1,72 @@
+"""The classes that images get in some keyed draws of a model, and intervals over such draws."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bench import metrics
+from bench.context import Context
+from bench.preserving import preserved
+from bench.refinement import draw_logits, is_stochastic
+from bench.tasks.base import Reduction
+from bench.types import Array
+from bench.wrapping import check_logits
+
+SCORING = "score"  # the branch of the noise that scores; attacks never draw from it
+
+
+def draw_classes(
+    model: nn.Module, x: Tensor, draws: int, context: Context, branch: str = SCORING
+) -> tuple[Array, Array]:
+    """Return the class of each image in each draw, and how far it is from the next one.
+
+    Args:
+        model: The model; a deterministic one answers every draw alike and is asked once.
+        x: Images, ``(B, C, H, W)``.
+        draws: R.
+        context: Its noise has one row an image; images of equal noise meet equal draws.
+        branch: Which draws; those of two branches are independent.
+
+    Returns:
+        Classes ``(B, R)`` int16, and the best logit less the second ``(B, R)`` float64.
+    """
+    times = draws if is_stochastic(model) else 1
+    classes, gaps = [], []
+    with preserved(model), torch.no_grad():
+        for rows in torch.split(torch.arange(len(x), device=x.device), context.micro_batch):
+            noise = context.noise.select(rows)
+            for d in range(times):
+                logits = draw_logits(model, x[rows], noise.at(branch, d))
+                check_logits(logits, len(rows), noise.image_ids)
+                top = logits.float().topk(2, dim=1)
+                classes.append(top.indices[:, 0])
+                gaps.append((top.values[:, 0] - top.values[:, 1]).double())
+    return _columns(classes, times, draws).astype(np.int16), _columns(gaps, times, draws)
+
+
+def _columns(parts: list[Tensor], times: int, draws: int) -> Array:
+    """Return draws of consecutive images as ``(B, draws)``."""
+    blocks = [torch.stack(parts[i : i + times], dim=1) for i in range(0, len(parts), times)]
+    return np.repeat(torch.cat(blocks).cpu().numpy(), draws // times, axis=1)
+
+
+def mean_interval(right: Array, reduction: Reduction) -> tuple[float, float, str]:
+    """Return an interval of the mean of ``(N, R)`` shares, and how it was made.
+
+    Images and draws are resampled, each for itself. Where there is one draw, or none that
+    disagrees with another, it is Wilson's interval over the images.
+    """
+    n, draws = right.shape
+    value = float(right.mean())
+    binary = bool(((right == 0) | (right == 1)).all())
+    if binary and bool((right == right[:, :1]).all()):
+        return (*metrics.wilson(int(right[:, 0].sum()), n, reduction.level), "wilson")
+    rng = np.random.default_rng([reduction.seed, *b"draws"])
+    images = rng.multinomial(n, np.full(n, 1.0 / n), size=reduction.resamples)
+    times = rng.multinomial(draws, np.full(draws, 1.0 / draws), size=reduction.resamples)
+    values = ((images @ right.astype(np.float64)) * times).sum(axis=1) / (n * draws)
+    tail = (1.0 - reduction.level) / 2.0
+    low, high = (float(q) for q in np.quantile(values, [tail, 1.0 - tail]))
+    return min(low, value), max(high, value), "bootstrap-images-draws"
