@@ -21,6 +21,7 @@ COMMANDS = {
     "list": "List what is registered, or what was run.",
     "leaderboard": "Print the leaderboards of all stored runs.",
     "show": "Print one stored run.",
+    "verify": "Recheck a stored run: verdicts, distances, scores and records.",
     "doctor": "Say what is installed, what works, and what to do about the rest.",
 }
 

@@ -26,7 +26,7 @@ def command(run: str | None, metric: str | None, format_: str, runs: Path) -> No
 
     store = Store(runs)
     known = store.runs()
-    run = _chosen(run, known, runs)
+    run = chosen(run, known, runs)
     header, records = store.read_header(run), store.read_records(run)
     if header is None or not records:
         file = store.run_folder(run) / ("run.json" if header is None else "records.jsonl")
@@ -48,7 +48,7 @@ def command(run: str | None, metric: str | None, format_: str, runs: Path) -> No
         click.echo(trace, err=True)
 
 
-def _chosen(run: str | None, known: list[str], runs: Path) -> str:
+def chosen(run: str | None, known: list[str], runs: Path) -> str:
     """Return the id that is meant."""
     if run is None and not known:
         raise InputError(f"no runs in '{runs}'; start one with 'bench run', or name another --runs")

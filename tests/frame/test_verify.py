@@ -1,0 +1,314 @@
+"""`bench verify`: an untouched run holds, and every planted change is found and named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import bench
+from bench.cli.requests import request_of_run
+from bench.errors import CheckpointError, InputError, StoreError
+from bench.request import Machine
+from bench.runner import Run
+from bench.store import Store
+from bench.types import Array
+from bench.verifying_runs import Verification, verify
+
+LIMIT = 12
+SETTINGS: dict[str, dict[str, Any]] = {
+    "robustness": {
+        "steps": 3,
+        "restarts": 1,
+        "eot_samples": 2,
+        "selection_draws": 2,
+        "scoring_draws": 3,
+        "linf": [0.05, 0.15],
+        "attacks": ["pgd-linf"],
+    },
+    "ood": {"sets": ["letters"], "scores": ["log-density"]},
+}
+Change = Callable[[dict[str, Array]], None]
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
+    """JEM-0 and JEM-1 on a few digits."""
+    runs = tmp_path_factory.mktemp("runs")
+    run = bench.run(
+        "jem",
+        ["accuracy", "ood", "robustness"],
+        refine_steps=(0, 1),
+        limit=LIMIT,
+        settings=SETTINGS,
+        runs=runs,
+        device="cpu",
+    )
+    assert not run.failed
+    return runs, run
+
+
+@pytest.fixture
+def copied(stored: tuple[Path, Run], tmp_path: Path) -> Path:
+    """The same run, to be tampered with."""
+    shutil.copytree(stored[0], tmp_path / "runs")
+    return tmp_path / "runs"
+
+
+def check(runs: Path, **options: Any) -> Verification:
+    (run_id,) = Store(runs).runs()
+    request = request_of_run(runs / run_id / "run.json")
+    batch = options.pop("micro_batch", None)
+    return verify(run_id, request, Machine(runs=runs, device="cpu", micro_batch=batch), **options)
+
+
+def shard_of(runs: Path, **facts: Any) -> dict[str, Any]:
+    """The entry of the one shard of these facts in run.json."""
+    (path,) = runs.glob("*/run.json")
+    entries = json.loads(path.read_text())["shards"]
+    (entry,) = [e for e in entries if all(e[k] == v for k, v in facts.items())]
+    return dict(entry)
+
+
+def tamper(runs: Path, change: Change, **facts: Any) -> str:
+    """Change arrays of a shard; return its key."""
+    key: str = shard_of(runs, **facts)["key"]
+    store = Store(runs)
+    shard = store.read_shard(key)
+    assert shard is not None
+    arrays = {name: values.copy() for name, values in shard.arrays.items()}
+    change(arrays)
+    store.write_shard(key, arrays, shard.seconds)
+    return key
+
+
+def found_in(result: Verification) -> dict[str, list[str]]:
+    return {s.key: s.finding.differences for s in result.shards if s.finding.differences}
+
+
+@pytest.mark.parametrize("options", [{}, {"sample": 5}, {"micro_batch": 5}])
+def test_an_untouched_run_holds(stored: tuple[Path, Run], options: dict[str, Any]) -> None:
+    result = check(stored[0], **options)
+    assert found_in(result) == {}
+    assert result.holds
+    assert result.differences == ()
+    assert result.remarks == ()
+    assert result.records == len(stored[1].records)
+    images = options.get("sample", LIMIT)
+    assert {s.finding.images for s in result.shards} == {images}
+    assert len(result.shards) == stored[1].computed + stored[1].stored
+
+
+def set_first(name: str, value: Any, *place: int) -> Change:
+    def change(arrays: dict[str, Array]) -> None:
+        arrays[name][place] = value
+
+    return change
+
+
+def flip_verdict(arrays: dict[str, Array]) -> None:
+    # Where the margin is far from zero: a tie would be passed over.
+    row = int(np.abs(arrays["margin"][:, 0]).argmax())
+    arrays["broken"][row, 0] ^= True
+
+
+def other_image(arrays: dict[str, Array]) -> None:
+    arrays["x_adv"][3, 1] = 1 - arrays["x_adv"][3, 1]
+
+
+def beyond_the_budget(arrays: dict[str, Array]) -> None:
+    away = np.where(arrays["x_adv"][3, 0] > 0.5, -0.2, 0.2)
+    arrays["x_adv"][3, 0] += away.astype(np.float32)
+
+
+def flip_class(arrays: dict[str, Array]) -> None:
+    arrays["drawn"][2, 1, 1] = (arrays["drawn"][2, 1, 1] + 1) % 10
+
+
+DETERMINISTIC = {"label": "jem", "measure": "Attacked"}
+STOCHASTIC = {"label": "jem-1", "measure": "Attacked"}
+SCORED = {"label": "jem", "measure": "Scored", "dataset": "letters"}
+TRIVIAL = {
+    "measure": "Scored",
+    "dataset": "letters",
+    "settings": {"score": "border-ink", "input_noise": 0.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("facts", "change", "words"),
+    [
+        (DETERMINISTIC, flip_verdict, "broken[0] is stored as"),
+        (DETERMINISTIC, other_image, "image 3: linf"),
+        (DETERMINISTIC, beyond_the_budget, "image 3: linf is 0.25 and eps 0.05"),
+        (DETERMINISTIC, set_first("x_adv", -0.5, 4, 0), "image 4: x_adv leaves [0, 1]"),
+        (DETERMINISTIC, set_first("x_adv", np.nan, 4, 0), "image 4: x_adv leaves [0, 1]"),
+        (DETERMINISTIC, set_first("margin", 3.0, 5, 0), "image 5: margin is stored as 3.0"),
+        (DETERMINISTIC, set_first("l2", 1e-3, 6, 1), "image 6: l2[1] is stored as 0.001"),
+        (DETERMINISTIC, set_first("label", 11, 7), "image 7: label is stored as 11"),
+        (DETERMINISTIC, set_first("clean_pred", 12, 8), "image 8: clean_pred is stored as 12"),
+        (STOCHASTIC, flip_class, "image 2: drawn[1]"),
+        (STOCHASTIC, set_first("clean_drawn", 11, 1, 2), "image 1: clean_drawn[2] is stored as 11"),
+        (STOCHASTIC, other_image, "image 3: linf"),
+        ({"label": "jem", "measure": "Logits"}, set_first("logits", 0.5, 9, 0), "image 9: logits"),
+        ({"label": "jem-1", "measure": "Logits"}, set_first("logits", 0.5, 9, 3), "image 9"),
+        (SCORED | {"settings": {"score": "log-density", "input_noise": 0.0}}, 0, "image 1: score"),
+        (TRIVIAL, set_first("score", 0.3125, 1), "image 1: score is stored as 0.3125"),
+    ],
+)
+def test_a_planted_change_is_found(
+    copied: Path, facts: dict[str, Any], change: Change | int, words: str
+) -> None:
+    key = tamper(copied, change if callable(change) else set_first("score", 5.0, 1), **facts)
+    result = check(copied)
+    assert not result.holds
+    assert set(found_in(result)) == {key}
+    assert any(words in line for line in found_in(result)[key]), found_in(result)[key]
+
+
+def test_an_image_beyond_the_sample_is_not_looked_at(copied: Path) -> None:
+    tamper(copied, set_first("label", 11, 7), **DETERMINISTIC)
+    assert not check(copied).holds
+    kept = [s.finding for s in check(copied, sample=2).shards]
+    assert not any(f.differences for f in kept)
+
+
+def test_a_verdict_within_the_tolerance_is_a_tie(copied: Path) -> None:
+    key = tamper(copied, flip_verdict, **DETERMINISTIC)
+    assert set(found_in(check(copied, tolerance=1e-3))) == {key}
+    (wide,) = [s.finding for s in check(copied, tolerance=0.999).shards if s.key == key]
+    store = Store(copied).read_shard(key)
+    assert store is not None
+    margin = np.abs(store.arrays["margin"][:, 0]).max()
+    assert (wide.ties == 1) == (margin < 0.999)
+
+
+def test_records_that_the_shards_do_not_give_are_named(copied: Path) -> None:
+    (path,) = copied.glob("*/records.jsonl")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    (place,) = [
+        i
+        for i, r in enumerate(lines)
+        if r["label"] == "jem" and r["metric"] == "robust_accuracy" and r["settings"]["eps"] == 0.15
+    ]
+    lines[place]["value"] += 1 / LIMIT
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result = check(copied)
+    assert found_in(result) == {}
+    (line,) = result.differences
+    assert line.startswith("record of jem, robustness/linf, robust_accuracy at eps 0.15: value")
+    assert not result.holds
+
+
+def test_a_missing_and_a_damaged_shard_are_named(copied: Path) -> None:
+    gone, damaged = (
+        copied / "shards" / f"{shard_of(copied, **facts)['key']}.npz"
+        for facts in (DETERMINISTIC, STOCHASTIC)
+    )
+    gone.unlink()
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    result = check(copied)
+    assert set(found_in(result)) == {gone.stem, damaged.stem}
+    assert all("missing or damaged" in lines[0] for lines in found_in(result).values())
+
+
+def test_a_row_too_few_is_found(copied: Path) -> None:
+    def drop(arrays: dict[str, Array]) -> None:
+        arrays["queries"] = arrays["queries"][:-1]
+
+    key = tamper(copied, drop, **DETERMINISTIC)
+    assert "one row for each" in found_in(check(copied))[key][0]
+
+
+def test_other_weights_and_other_images_are_refused(copied: Path) -> None:
+    (path,) = copied.glob("*/run.json")
+    header = json.loads(path.read_text())
+    path.write_text(json.dumps({**header, "dataset_sha256": "0" * 64}))
+    with pytest.raises(CheckpointError, match="put its images back"):
+        check(copied)
+    header["models"][0]["weights_sha256"] = "0" * 64
+    path.write_text(json.dumps(header))
+    with pytest.raises(CheckpointError, match=r"'jem' has weights .*put its weights back"):
+        check(copied)
+
+
+def test_shards_that_nothing_plans_any_more_are_refused(copied: Path) -> None:
+    (path,) = copied.glob("*/run.json")
+    header = json.loads(path.read_text())
+    header["shards"][0]["measure"] = "Forgotten"
+    path.write_text(json.dumps(header))
+    with pytest.raises(StoreError, match="1 shards of the run are not what this version"):
+        check(copied)
+
+
+def test_code_that_changed_is_said_and_the_run_checked_all_the_same(copied: Path) -> None:
+    store = Store(copied)
+    (path,) = copied.glob("*/run.json")
+    header = json.loads(path.read_text())
+    for entry in header["shards"]:
+        shard = store.read_shard(entry["key"])
+        assert shard is not None
+        entry["key"] = entry["key"][::-1]
+        store.write_shard(entry["key"], shard.arrays, shard.seconds)
+    path.write_text(json.dumps(header))
+    result = check(copied)
+    assert result.holds
+    assert result.remarks == (
+        f"the code has changed since {len(result.shards)} shards were stored",
+    )
+
+
+def test_a_model_in_memory_is_verified_where_it_is(tmp_path: Path) -> None:
+    linear = nn.Linear(64, 10)
+    net = nn.Sequential(nn.Flatten(), linear)
+    run = bench.run(net, suite="accuracy", limit=8, runs=tmp_path, device="cpu")
+    request = request_of_run(tmp_path / run.run_id / "run.json")
+    machine = Machine(runs=tmp_path, device="cpu")
+    with pytest.raises(InputError, match="in memory"):
+        verify(run.run_id, request, machine)
+    assert verify(run.run_id, request, machine, module=net).holds
+    with torch.no_grad():
+        linear.weight[0] += 0.1
+    with pytest.raises(CheckpointError, match="put its weights back"):
+        verify(run.run_id, request, machine, module=net)
+
+
+def test_a_sample_must_be_of_images(stored: tuple[Path, Run]) -> None:
+    with pytest.raises(InputError, match="at least one image"):
+        check(stored[0], sample=0)
+
+
+def test_the_command_prints_a_table_and_fails_where_something_differs(
+    cli: Callable[..., tuple[int, str, str]], copied: Path
+) -> None:
+    status, out, _ = cli("verify", "--runs", copied, "--device", "cpu", "--sample", "3")
+    assert status == 0, out
+    assert "records: all as stored" in out
+    key = tamper(copied, flip_class, **STOCHASTIC)
+    status, out, _ = cli("verify", "--runs", copied, "--device", "cpu")
+    assert status == 1
+    assert f"{key}.npz" in out
+    assert "image 2: drawn[1]" in out
+    assert "NOT as stored" in out
+
+
+def test_what_is_verified_was_computed_by_another_process(
+    spawn: Callable[..., Any], cli: Callable[..., tuple[int, str, str]], model_file: Path
+) -> None:
+    """Also under a factory of the user's: weights and code are read from the file again."""
+    run = ["--model", "py:model.py:make", "--suite", "accuracy", "--limit", "8", "--device", "cpu"]
+    assert spawn("run", *run).wait() == 0
+    assert cli("verify", "--device", "cpu")[0] == 0
+    text = model_file.read_text()
+    model_file.write_text(text.replace("/ self.temperature", "/ (1.01 * self.temperature)"))
+    status, out, _ = cli("verify", "--device", "cpu")
+    assert status == 1
+    assert "logits" in out
+    assert "note: the code has changed since 1 shards were stored" in out
