@@ -117,7 +117,8 @@ def _cost(row: Row, card: Mapping[str, Any]) -> dict[str, Any]:
 
 def _changed_options(request: Request, suite: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return what ``--set`` changed for a row: the suite's options, and those of its attacks."""
-    attacks = str(settings.get("attack", "")).split("+")
+    named = (settings.get("attack", ""), settings.get("asked", ""))  # called, and asked for by
+    attacks = "+".join(map(str, named)).split("+")
     return {
         name: dict(options)
         for name, options in request.settings.items()

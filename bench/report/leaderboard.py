@@ -13,7 +13,18 @@ from typing import Any
 from bench.digest import canonical_json
 from bench.errors import UnknownName
 from bench.records import Record
-from bench.report.table import Cell, Column, Notes, Table, cell_of, column_of, ordered, sort_rows
+from bench.report.checks import CHECKS, checks_lines, checks_tables
+from bench.report.table import (
+    NORMS,
+    Cell,
+    Column,
+    Notes,
+    Table,
+    cell_of,
+    column_of,
+    ordered,
+    sort_rows,
+)
 
 INTERVALS = "± is half the width of the 95 % interval; JSON and CSV have both ends."
 
@@ -43,7 +54,8 @@ def leaderboards(records: Sequence[Record], metric: str | None = None) -> list[T
             if kind == "detection":
                 tables += _detection(own, title, metric or "auroc")
             else:
-                tables += {"attack": _robustness, "plain": _plain}[kind](own, title)
+                layout = {"attack": _robustness, "checks": checks_tables, "plain": _plain}[kind]
+                tables += layout(own, title)
     return tables + summaries(records)
 
 
@@ -81,6 +93,8 @@ def _kind(record: Record) -> str:
     """Return how a record is laid out: by what it says of itself, so any suite can use it."""
     if "ood_dataset" in record.settings:
         return "detection"
+    if record.metric == CHECKS:
+        return "checks"
     return "attack" if "eps" in record.settings else "plain"
 
 
@@ -294,9 +308,6 @@ def eps_text(eps: float) -> str:
     return f"{levels}/255" if is_level and len(plain) > 5 else plain
 
 
-NORMS = {"linf": "L∞", "l2": "L2", "l0": "L0"}
-
-
 def _robustness(records: Sequence[Record], title: str) -> list[Table]:
     """Lay out one table a norm: rows of models, columns of budgets, clean accuracy first."""
     tables = []
@@ -322,7 +333,7 @@ def _robustness(records: Sequence[Record], title: str) -> list[Table]:
         n = next((r.n for r in members if r.n), None)
         lines = [f"{n} images; eps in units of the [0, 1] pixel range. {INTERVALS}"] if n else []
         lines += ordered(f"{r.label}: {r.note}" for r in members if r.note and r.value is not None)
-        lines += notes.lines()
+        lines += [*checks_lines(members), *notes.lines()]
         name = NORMS.get(norm, norm)
         tables.append(
             Table(

@@ -9,10 +9,20 @@ from bench.records import Record
 from bench.registry import METRICS
 from bench.types import Status
 
+NORMS = {"linf": "L∞", "l2": "L2", "l0": "L0"}
 # Metrics that ship, so that a stored run is printed without importing what computed it.
 PERCENT = frozenset(
     {"accuracy", "auroc", "fpr95_ood", "fpr95_id", "aupr_in", "aupr_out", "robust_accuracy"}
-    | {"vote_accuracy", "worst_of_draws", "ece", "mce", "rmsce", "adaptive_ece", "classwise_ece"}
+    | {
+        "vote_accuracy",
+        "worst_of_draws",
+        "fixed_noise_accuracy",
+        "ece",
+        "mce",
+        "rmsce",
+        "adaptive_ece",
+        "classwise_ece",
+    }
     | {"debiased_ece"}
 )
 LOWER_IS_BETTER = frozenset(

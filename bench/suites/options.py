@@ -10,10 +10,10 @@ from bench.errors import InputError
 from bench.metrics.inputs import is_pair, metric_inputs
 
 
-def require_counts(suite: str, **counts: int) -> None:
+def require_counts(suite: str, **counts: Any) -> None:
     """Raise `InputError` unless every number of draws, images or steps is at least 1."""
     for name, value in counts.items():
-        if value < 1:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise InputError(
                 f"'--set {suite}.{name}={value}': expected a whole number of at least 1"
             )

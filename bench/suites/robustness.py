@@ -3,58 +3,89 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bench.attacking.inputs import plan as plan_attack
+from bench.attacking.inputs import minimises
+from bench.attacking.sources import GRADIENTS
+from bench.attacking.stochastic import FIXED_NOISE
 from bench.errors import BenchError, InputError, MissingExtra, Unsupported
 from bench.registry import ATTACKS, SUITES
 from bench.suites.options import require_budgets, require_counts
 from bench.tasks.attacked import STOCHASTIC_OPTIONS, Attacked
 from bench.tasks.base import Plan, Task
+from bench.tasks.masking import IMAGES, Masking
 from bench.tasks.robustness import Robustness
 from bench.types import Norm
 
+# What the suite does otherwise than the attack by itself, on deterministic models. A stochastic
+# one restarts once: each of its searches has a cold and a warm start already.
+RESTARTS = {"pgd-linf": 2, "pgd-l2": 2}
 
-@SUITES.register("robustness", version=1)
+
+@SUITES.register("robustness", version=2)
 @dataclass(frozen=True, kw_only=True)
 class RobustnessSuite:
-    """PGD in L-infinity and L2 over the data set's budgets; the worst attack of an image counts.
+    """Accuracy under attack over the data set's budgets; the worst attack of an image counts.
 
-    A stochastic model is attacked through its static network and straight through its draws, and
-    scored on draws that nothing before has seen; its rows are provisional until adaptive attacks
-    are run too.
+    A stochastic model is attacked by every gradient that applies to it, and scored on draws that
+    nothing before has seen. Under every row stand the checks for masked gradients.
 
     Options:
         attacks: Names of registered attacks; several of one norm give a per-image worst case.
-        steps: Steps of an attack that takes steps.
-        restarts: Random starts of an attack that restarts; on a stochastic model one, since
-            each search has a random and a warm start already.
+        steps: Steps of every attack that takes steps, instead of its own number.
+        restarts: Random starts of every attack that restarts; PGD has 2 by itself, and 1 on a
+            stochastic model.
+        loss: Of every attack that has a choice.
+        gradients: Of a stochastic model; see `bench.target`. ``fixed-noise`` adds a diagnostic.
+        by_gradient: Options of the attack for one gradient, e.g. ``{full = {steps = 10}}``.
         eot_samples: Draws behind a gradient of a stochastic model.
         selection_draws: Draws on which the winner of a stochastic model's candidates is chosen.
         scoring_draws: Draws on which it is scored.
         linf: Budgets instead of the data set's.
         l2: Budgets instead of the data set's.
+        l0: Budgets instead of the data set's.
+        minutes: How long all attacks on one model may take; 0: as long as they take. What was not
+            done by then is said in the row.
+        checks: Whether to look for masked gradients.
         settings: Options by attack, from ``--set``.
     """
 
     attacks: tuple[str, ...] = ("pgd-linf", "pgd-l2")
-    steps: int = 20
-    restarts: int = 2
+    steps: int | None = None
+    restarts: int | None = None
+    loss: str = ""
+    gradients: tuple[str, ...] = GRADIENTS
+    by_gradient: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     eot_samples: int = 4
     selection_draws: int = 10
     scoring_draws: int = 20
     linf: tuple[float, ...] = ()
     l2: tuple[float, ...] = ()
+    l0: tuple[float, ...] = ()
+    minutes: float = 0.0
+    checks: bool = True
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         names = ("steps", "restarts", "eot_samples", "selection_draws", "scoring_draws")
-        require_counts("robustness", **{name: getattr(self, name) for name in names})
-        require_budgets("robustness", "linf", self.linf)
-        require_budgets("robustness", "l2", self.l2)
+        given = {name: getattr(self, name) for name in names}
+        require_counts("robustness", **{k: v for k, v in given.items() if v is not None})
+        for norm in Norm:
+            require_budgets("robustness", norm, getattr(self, norm.value))
+        unknown = sorted({*self.gradients, *self.by_gradient} - {*GRADIENTS, FIXED_NOISE})
+        if unknown or not set(self.gradients) & set(GRADIENTS):
+            raise InputError(
+                f"'--set robustness.gradients={list(self.gradients)}': expected some of "
+                f"{', '.join(GRADIENTS)}, and {FIXED_NOISE} beside one of them"
+            )
+        if not 0 <= self.minutes < math.inf:
+            raise InputError(
+                f"'--set robustness.minutes={self.minutes}': expected a number of minutes, or 0 "
+                "for no limit"
+            )
 
     def tasks(self, plan: Plan) -> Sequence[Task]:
         """Return a task for each norm."""
@@ -64,20 +95,25 @@ class RobustnessSuite:
             measure = Attacked(
                 data=plan.data,
                 attack=name,
-                eps=self._budgets(norm, plan),
+                eps=self._budgets(name, norm, plan),
                 options=self._options(name, plan.stochastic),
+                seconds_per_image=self._seconds(plan),
             )
             _try(measure)
             by_norm.setdefault(norm, []).append(measure)
         return [
-            Robustness(norm, tuple(measures), plan.refine_steps)
+            Robustness(norm, tuple(measures), plan.refine_steps, self._checks(norm, measures, plan))
             for norm, measures in by_norm.items()
         ]
 
-    def _budgets(self, norm: Norm, plan: Plan) -> tuple[float, ...]:
-        own = {Norm.LINF: self.linf, Norm.L2: self.l2}.get(norm, ())
-        budgets = tuple(own or plan.dataset.eps.get(norm.value, ()))
-        if not budgets:
+    def _budgets(self, name: str, norm: Norm, plan: Plan) -> tuple[float, ...]:
+        """Return the budgets, increasing; none for an attack that needs none where none are named.
+
+        Raises:
+            InputError: The attack needs one.
+        """
+        budgets = getattr(self, norm.value) or plan.dataset.eps.get(norm.value, ())
+        if not budgets and not minimises(ATTACKS[name]):
             raise InputError(
                 f"data set '{plan.dataset.name}' names no budgets for {norm}; give some with "
                 f"'--set robustness.{norm}=[0.01, 0.02]'"
@@ -86,26 +122,45 @@ class RobustnessSuite:
 
     def _options(self, name: str, stochastic: bool) -> dict[str, Any]:
         """Return what the suite sets of the options that the attack has, and what the user sets."""
-        known = set(inspect.signature(ATTACKS[name]).parameters)
-        common = {"steps": self.steps, "restarts": 1 if stochastic else self.restarts}
+        restarts = self.restarts or (None if stochastic else RESTARTS.get(name))
+        wanted = {"steps": self.steps, "restarts": restarts, "loss": self.loss or None}
         if stochastic:
-            common["eot_samples"] = self.eot_samples
-        options = {k: v for k, v in common.items() if k in known}
+            wanted["eot_samples"] = self.eot_samples
+        known = ATTACKS.entry(name).options
+        options = {k: v for k, v in wanted.items() if k in known and v is not None}
         if stochastic:
-            options |= {k: getattr(self, k) for k in STOCHASTIC_OPTIONS}
+            options |= {k: getattr(self, k) for k in STOCHASTIC_OPTIONS if getattr(self, k)}
         return {**options, **self.settings.get(name, {})}
+
+    def _seconds(self, plan: Plan) -> float | None:
+        """Return each attack's share of the time for one image."""
+        images = min(plan.data.limit or len(plan.dataset), len(plan.dataset))
+        return self.minutes * 60 / (images * len(self.attacks)) or None
+
+    def _checks(self, norm: Norm, measures: Sequence[Attacked], plan: Plan) -> Masking | None:
+        """Return what the checks need, on the first images."""
+        if not self.checks:
+            return None
+        few = min(IMAGES, plan.data.limit or IMAGES)
+        return Masking(
+            data=replace(plan.data, limit=few),
+            norm=norm,
+            eps=measures[0].eps,
+            queries=100 if plan.stochastic else 300,  # of five draws each
+            eot_samples=self.eot_samples,
+            seconds_per_image=self._seconds(plan),
+        )
 
 
 def _try(measure: Attacked) -> None:
     """Build the attack once, so that an impossible option is told before anything is computed."""
-    options = {k: v for k, v in measure.options.items() if k not in STOCHASTIC_OPTIONS}
     try:
         with contextlib.suppress(Unsupported, MissingExtra):  # its rows will say so
-            plan_attack(measure.attack, measure.eps, options)
+            measure.plan  # noqa: B018
     except BenchError:
         raise
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"attack '{measure.attack}' cannot be made with {options}: {error}; "
+            f"attack '{measure.attack}' cannot be made with {dict(measure.options)}: {error}; "
             "'bench list attacks' shows its options"
         ) from error

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 
-from bench import metrics
-from bench.attacking.draw_accuracy import mean_accuracy, vote_accuracy, worst_accuracy
+from bench.attacking.checks import Check, all_checks
+from bench.errors import MissingExtra, Unsupported
 from bench.tasks.attacked import Attacked
 from bench.tasks.base import (
     Arrays,
@@ -21,19 +20,21 @@ from bench.tasks.base import (
     Row,
     arrays_of,
     first_failure,
+    identity,
 )
-from bench.types import Array, Norm
+from bench.tasks.masking import Masking
+from bench.tasks.outcomes import (
+    deterministic_rows,
+    distance_rows,
+    fixed_noise_rows,
+    passes,
+    stochastic_rows,
+)
+from bench.types import Norm
 
-TIE = 1e-4  # a margin below which another batch size may turn a verdict
-FLAT = 0.05  # share of images without gradient from which a row says so
-MASKED = (
-    "no gradient at {:.0f} % of the images: there the attack walks at random, and the accuracy "
-    "says nothing about robustness (masked gradients)"
-)
-GRADIENTS = "static+straight-through"  # what the candidates of a stochastic model come from
-PROVISIONAL = (
-    "provisional: adaptive attacks not run (only static transfer and straight-through gradients)"
-)
+FIXED_NOISE = "diagnostic: the attack knows the noise of the draw that scores it"
+# Options of an attack that stand in its records whether they were given or not.
+SHOWN = ("steps", "restarts", "loss", "targets", "queries", "votes")
 
 
 @dataclass(frozen=True)
@@ -42,17 +43,20 @@ class Robustness:
 
     The number is the per-image worst case over the attacks. For a stochastic model there are
     three: the mean over draws, the vote, and the worst of all draws; each stands beside its value
-    on clean images (eps 0), since the worst of many draws falls without any attack.
+    on clean images (eps 0), since the worst of many draws falls without any attack. Attacks that
+    look for the nearest adversarial image give its median distance as well.
 
     Attributes:
         norm: Of all the attacks.
         attacks: One or more measures with the same budgets.
         refine_steps: N of JEM-N, for the record.
+        checks: What tells whether gradients are masked; ``None``: not asked for.
     """
 
     norm: Norm
     attacks: tuple[Attacked, ...]
     refine_steps: int = 0
+    checks: Masking | None = None
 
     needs_model: ClassVar[bool] = True
 
@@ -63,121 +67,167 @@ class Robustness:
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """The attacks."""
-        return self.attacks
+        """The attacks, and the checks."""
+        return (*self.attacks, *(() if self.checks is None else (self.checks,)))
 
-    def _settings(self, eps: float) -> dict[str, Any]:
-        options = dict(self.attacks[0].options)
-        return {
-            "attack": "+".join(a.attack for a in self.attacks),
-            "norm": self.norm.value,
-            "eps": eps,
-            **{k: v for k, v in options.items() if v is not None},
-            **({"gradient": GRADIENTS} if "scoring_draws" in options else {}),
-            "refine_steps": self.refine_steps,
-        }
+    @property
+    def budgets(self) -> tuple[float, ...]:
+        """Clean first, then the budgets."""
+        return (0.0, *self.attacks[0].eps)
 
     def missing(self, failure: Failure) -> Iterator[Row]:
         """Yield a row for each budget, with the reason in place of the number."""
-        for eps in (0.0, *self.attacks[0].eps):
+        yield from self._missing(failure)
+        if self.checks is not None:
+            yield self._unchecked(failure)
+
+    def _missing(self, failure: Failure) -> Iterator[Row]:
+        own = settings_of(self.norm, self.attacks, self.refine_steps)
+        for eps in self.budgets:
             yield Row(
                 metric="robust_accuracy",
                 status=failure.status,
                 note=failure.reason,
-                settings=self._settings(eps),
+                settings={**own, "eps": eps},
             )
+
+    def _unchecked(self, failure: Failure) -> Row:
+        return Row(
+            metric="masking_checks",
+            status=failure.status,
+            note=failure.reason,
+            settings=settings_of(self.norm, self.attacks, self.refine_steps),
+        )
 
     def rows(self, results: Results, reduction: Reduction) -> Iterator[Row]:
-        """Yield rows by budget; eps 0 is the clean accuracy on the same images."""
+        """Yield rows by budget, then distances, then the checks; eps 0 is the clean accuracy."""
+        checks = self._checked(results)
         failure = first_failure(self.attacks, results)
         if failure is not None:
-            yield from self.missing(failure)
-            return
-        parts = [arrays_of(measure, results) for measure in self.attacks]
-        if "broken" in parts[0]:
-            yield from self._deterministic(parts, reduction)
+            yield from self._missing(failure)
         else:
-            yield from self._stochastic(parts, reduction)
+            yield from self._measured(checks, results, reduction)
+        if isinstance(checks, Failure):
+            yield self._unchecked(checks)
+        elif checks:
+            yield self._checks_row(checks, results)
 
-    def _deterministic(self, parts: list[Arrays], reduction: Reduction) -> Iterator[Row]:
-        clean_right = parts[0]["clean_pred"] == parts[0]["label"]
-        broken = np.any([part["broken"] for part in parts], axis=0)
-        margins = np.min([part["margin"] for part in parts], axis=0)
-        queries = float(np.mean(np.sum([part["queries"] for part in parts], axis=0)))
-        flat = float(np.mean(parts[0]["flat"][clean_right])) if clean_right.any() else 0.0
-        right = [clean_right, *(~broken).T]
-        ties = [0, *(np.abs(margins) < TIE).sum(axis=0).tolist()]
-        for eps, correct, tied in zip((0.0, *self.attacks[0].eps), right, ties, strict=True):
-            low, high = metrics.wilson(int(correct.sum()), len(correct), reduction.level)
-            yield Row(
-                metric="robust_accuracy",
-                value=float(correct.mean()),
-                low=low,
-                high=high,
-                interval="wilson",
-                n=len(correct),
-                settings=self._settings(eps),
-                details={
-                    "ties": int(tied),
-                    "zero_gradient": flat,
-                    **({"mean_queries": queries} if eps else {}),
-                },
-                note=MASKED.format(100 * flat) if flat > FLAT else None,
+    def _measured(
+        self, checks: tuple[Check, ...] | Failure, results: Results, reduction: Reduction
+    ) -> Iterator[Row]:
+        """Yield the rows of attacks that did not fail."""
+        parts = [arrays_of(measure, results) for measure in self.attacks]
+        titles = [measure.title for measure in self.attacks]
+        known = () if isinstance(checks, Failure) else checks
+        remarks = _remarks(self.attacks, parts)
+        kind = deterministic_rows if "broken" in parts[0] else stochastic_rows
+        for row in kind(titles, parts, self.budgets, reduction):
+            yield self._completed(row, parts, known, remarks)
+        for row in fixed_noise_rows(parts, self.budgets, reduction):
+            yield self._completed(row, parts, (), [FIXED_NOISE])
+        nearest = [(a, p) for a, p in zip(self.attacks, parts, strict=True) if a.nearest]
+        if nearest:
+            attacks, found = zip(*nearest, strict=True)
+            own = settings_of(self.norm, attacks, self.refine_steps)
+            for row in distance_rows(self.norm, found, reduction):
+                yield replace(row, settings=own)
+
+    def _completed(
+        self, row: Row, parts: Sequence[Arrays], checks: tuple[Check, ...], remarks: list[str]
+    ) -> Row:
+        """Return a row with its settings, the checks and costs beside it, and its notes."""
+        details, said = dict(row.details), []
+        if checks:
+            details["checks"] = _by_verdict(checks)
+        if row.settings["eps"]:
+            spent = passes(parts)
+            queries = np.sum([part["queries"] for part in parts], axis=0)
+            details |= {"mean_queries": float(queries.mean())} | (
+                {"passes": spent} if spent else {}
             )
+            failed = "; ".join(f"{c.name} ({c.note})" for c in checks if c.verdict == "fail")
+            said = [*remarks, *([f"masking checks failed: {failed}"] if failed else [])]
+        own = settings_of(self.norm, self.attacks, self.refine_steps)
+        note = "; ".join(said) or None
+        return replace(row, settings={**own, **row.settings}, details=details, note=note)
 
-    def _stochastic(self, parts: list[Arrays], reduction: Reduction) -> Iterator[Row]:
-        """Yield mean, vote and worst of the draws.
+    def _checked(self, results: Results) -> tuple[Check, ...] | Failure:
+        """Return the checks, none where there are none, or why they failed."""
+        if self.checks is None:
+            return ()
+        evidence = results[identity(self.checks)]
+        if isinstance(evidence, Failure):
+            return evidence
+        attacked = (results[identity(measure)] for measure in self.attacks)
+        changed = [evidence, *(found for found in attacked if not isinstance(found, Failure))]
+        return all_checks(
+            {**evidence, "changed": np.concatenate([found["changed"] for found in changed])}
+        )
 
-        With several attacks the one with the lowest mean accuracy at a budget counts as a whole:
-        a worst case per image over draws that score would be biased (DESIGN, section 9).
-        """
-        label = parts[0]["label"]
-        drawn = [parts[0]["clean_drawn"]]
-        for e in range(len(self.attacks[0].eps)):
-            candidates = [part["drawn"][:, e] for part in parts]
-            drawn.append(min(candidates, key=lambda c: float((c == label[:, None]).mean())))
-        for eps, classes in zip((0.0, *self.attacks[0].eps), drawn, strict=True):
-            for metric, kind in DRAW_METRICS.items():
-                value = float(kind(torch.from_numpy(classes), torch.from_numpy(label)))
-                low, high, method = _interval(metric, value, classes, label, reduction)
-                yield Row(
-                    metric=metric,
-                    value=value,
-                    low=low,
-                    high=high,
-                    interval=method,
-                    n=len(label),
-                    settings=self._settings(eps),
-                    details={"draws": classes.shape[1]},
-                    note=PROVISIONAL,
-                )
-
-
-DRAW_METRICS: dict[str, Callable[..., torch.Tensor]] = {
-    "robust_accuracy": mean_accuracy,
-    "vote_accuracy": vote_accuracy,
-    "worst_of_draws": worst_accuracy,
-}
+    def _checks_row(self, checks: tuple[Check, ...], results: Results) -> Row:
+        """Return the record of all checks: how many failed, and each with its number."""
+        assert self.checks is not None
+        failed = [c for c in checks if c.verdict == "fail"]
+        return Row(
+            metric="masking_checks",
+            value=float(len(failed)),
+            n=len(arrays_of(self.checks, results)["changed"]),
+            settings=settings_of(self.norm, self.attacks, self.refine_steps),
+            details={"checks": [c.as_dict() for c in checks]},
+            note="; ".join(f"{c.name}: {c.note}" for c in failed) or None,
+        )
 
 
-def _interval(
-    metric: str, value: float, classes: Array, label: Array, reduction: Reduction
-) -> tuple[float, float, str]:
-    """Return the interval of a value over draws ``(N, R)``, and how it was made.
+def _by_verdict(checks: Sequence[Check]) -> dict[str, list[str]]:
+    """Return the names of the checks that passed, failed, and do not apply."""
+    words = {"passed": "pass", "failed": "fail", "n/a": "n/a"}
+    return {
+        word: [check.name for check in checks if check.verdict == verdict]
+        for word, verdict in words.items()
+    }
 
-    The mean resamples images and draws. Vote and worst belong to a fixed set of draws, in which
-    each image is right or wrong: Wilson over the images.
-    """
-    n, draws = classes.shape
-    if metric != "robust_accuracy":
-        return (*metrics.wilson(round(value * n), n, reduction.level), "wilson")
-    right = (classes == label[:, None]).astype(np.float64)
-    rng = np.random.default_rng([reduction.seed, *b"draws"])
-    images = rng.multinomial(n, np.full(n, 1.0 / n), size=reduction.resamples)
-    times = rng.multinomial(draws, np.full(draws, 1.0 / draws), size=reduction.resamples)
-    values = ((images @ right) * times).sum(axis=1) / (n * draws)
-    tail = (1.0 - reduction.level) / 2.0
-    low, high = np.quantile(values, [tail, 1.0 - tail])
-    if low == high:  # all right or all wrong: no resample moves it, but the images are a sample
-        return (*metrics.wilson(round(value * n), n, reduction.level), "wilson")
-    return min(float(low), value), max(float(high), value), "bootstrap-images-draws"
+
+def _remarks(attacks: Sequence[Attacked], parts: Sequence[Arrays]) -> list[str]:
+    """Return what a reader must know of every row: what is not done, and what is not keyed."""
+    remarks = []
+    unfinished = np.any([part["unfinished"] for part in parts], axis=0)
+    if unfinished.any():
+        done = int((~unfinished).sum())
+        remarks.append(f"time ran out: {done} of {len(unfinished)} images attacked in full")
+    loose = [a.title for a in attacks if not getattr(a.plan.attacks[0], "keyed", True)]
+    if loose and "drawn" in parts[0]:
+        remarks.append(f"under {', '.join(loose)} the model's draws belong to the micro-batch")
+    return remarks
+
+
+def settings_of(norm: Norm, attacks: Sequence[Attacked], refine_steps: int) -> dict[str, Any]:
+    """Return what records say of attacks; options in which they differ are named by attack."""
+    options = [attack_settings(attack) for attack in attacks]
+    shared = {k: v for k, v in options[0].items() if all(k in o and o[k] == v for o in options)}
+    own = {
+        attack.attack: {k: v for k, v in each.items() if k not in shared}
+        for attack, each in zip(attacks, options, strict=True)
+    }
+    title = "+".join(attack.title for attack in attacks)
+    asked = "+".join(attack.attack for attack in attacks)
+    return {
+        "attack": title,
+        **({"asked": asked} if asked != title else {}),
+        "norm": norm.value,
+        **shared,
+        **({"options": own} if any(own.values()) else {}),
+        "refine_steps": refine_steps,
+    }
+
+
+def attack_settings(attack: Attacked) -> dict[str, Any]:
+    """Return the options that were given, and of the others those that always stand in records."""
+    given = {k: v for k, v in attack.options.items() if v is not None}
+    if "gradients" in given:
+        given["gradient"] = "+".join(given.pop("gradients"))
+    try:
+        made = attack.plan.attacks[0]
+    except (MissingExtra, Unsupported):  # its rows say so
+        return given
+    usual = {name: getattr(made, name, None) for name in SHOWN}
+    return {**{k: v for k, v in usual.items() if v is not None}, **given}

@@ -1,0 +1,65 @@
+"""Tables of the checks for masked gradients: a row a check, a column a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bench.records import Record
+from bench.report.table import NORMS, Cell, Column, Notes, Table, ordered
+from bench.types import Status
+
+CHECKS = "masking_checks"
+FAILED = " FAIL"
+
+
+def checks_tables(records: Sequence[Record], title: str) -> list[Table]:
+    """Return one table a norm."""
+    tables = []
+    for norm in ordered(r.settings["norm"] for r in records):
+        own = [r for r in records if r.settings["norm"] == norm]
+        tables.append(_table(own, f"{title}: masking checks, {NORMS.get(norm, norm)}"))
+    return tables
+
+
+def _table(records: Sequence[Record], title: str) -> Table:
+    notes = Notes()
+    # Models that were checked give the rows; the others say why they were not.
+    rows: dict[tuple[str, str], None] = {}
+    for r in records:
+        rows |= {(c["name"], c["passes"]): None for c in r.details.get("checks", ())}
+    names = list(rows) or [("all", "")]
+    cells = [tuple(_cell(r, name, notes) for r in records) for name, _ in names]
+    n = next((r.n for r in records if r.n), None)
+    lines = [f"The first {n} images. {MEANING}"] if n else []
+    lines += [f"{r.label}{FAILED}: {r.note}" for r in records if r.note and r.value is not None]
+    return Table(
+        title,
+        ("check", "passes with"),
+        tuple(Column(r.label) for r in records),
+        tuple(zip(names, cells, strict=True)),
+        (*lines, *notes.lines()),
+    )
+
+
+MEANING = (
+    "Shares, and differences of accuracy to the white box, are in percent. A failed check says "
+    "that the attack failed rather than that the model is robust; passing all proves nothing."
+)
+
+
+def _cell(record: Record, name: str, notes: Notes) -> Cell:
+    if record.value is None:
+        return Cell(status=record.status, mark=notes.mark(record.note))
+    check: Mapping[str, Any] = next(c for c in record.details["checks"] if c["name"] == name)
+    if check["verdict"] == "n/a":
+        return Cell(status=Status.NOT_APPLICABLE, mark=notes.mark(check["note"]))
+    scale, places = (100.0, 1) if check["percent"] else (1.0, 2)
+    mark = FAILED if check["verdict"] == "fail" else ""
+    return Cell(check["value"] * scale, mark=mark, places=places)
+
+
+def checks_lines(records: Sequence[Record]) -> list[str]:
+    """Return what stands under a table of accuracies: which checks failed, or that none did."""
+    passed = ordered(r.label for r in records if r.details.get("checks", {}).get("failed") == [])
+    return [f"Masking checks: none failed for {', '.join(passed)}."] if passed else []
