@@ -17,6 +17,7 @@ from bench import metrics
 from bench.attacking.draw_accuracy import mean_accuracy, vote_accuracy, worst_accuracy
 from bench.attacking.sources import SOURCES
 from bench.tasks.base import Arrays, Reduction, Row
+from bench.tasks.draws import mean_interval
 from bench.types import Array, Norm
 
 TIE = 1e-4  # a margin below which another batch size may turn a verdict
@@ -107,24 +108,6 @@ def _of_draws(
             settings={"eps": eps},
             details={"draws": draws, **details},
         )
-
-
-def mean_interval(right: Array, reduction: Reduction) -> tuple[float, float, str]:
-    """Return an interval of the mean of ``(N, R)``, and how it was made.
-
-    Images and draws are resampled, each for itself. Where no resample moves the mean, because all
-    are right or all wrong, it is Wilson's over the images.
-    """
-    n, draws = right.shape
-    rng = np.random.default_rng([reduction.seed, *b"draws"])
-    images = rng.multinomial(n, np.full(n, 1.0 / n), size=reduction.resamples)
-    times = rng.multinomial(draws, np.full(draws, 1.0 / draws), size=reduction.resamples)
-    values = ((images @ right) * times).sum(axis=1) / (n * draws)
-    tail, value = (1.0 - reduction.level) / 2.0, float(right.mean())
-    low, high = (float(q) for q in np.quantile(values, [tail, 1.0 - tail]))
-    if low == high:
-        return (*metrics.wilson(round(value * n), n, reduction.level), "wilson")
-    return min(low, value), max(high, value), "bootstrap-images-draws"
 
 
 def _shares(titles: Sequence[str], winner: Array, source: Array) -> dict[str, float]:
