@@ -37,7 +37,7 @@ def as_images(x: Arrays) -> Tensor:
             "image: move the channels to the second axis, and do not pass an empty batch"
         )
     if images.dtype == torch.uint8:
-        return images.to(torch.float32) / 255
+        return (images.to(torch.float32) / 255).contiguous()
     if not images.is_floating_point():
         raise InputError(
             f"images are {images.dtype}; expected floating-point numbers in [0, 1] or uint8 in "
@@ -49,7 +49,8 @@ def as_images(x: Arrays) -> Tensor:
             f"pixel values run from {low:g} to {high:g}; expected [0, 1]: divide by 255, or undo "
             "the normalisation (it belongs into the model); NaN is not a pixel value"
         )
-    return images.to(torch.float32).clamp(0, 1)
+    # In one layout: sums over another one round otherwise.
+    return images.to(torch.float32).clamp(0, 1).contiguous()
 
 
 def as_labels(y: Arrays | Sequence[int], count: int) -> Tensor:
