@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -28,7 +29,17 @@ Kind = Literal["any", "budget", "minimum norm", "starts", "gradient", "eot"]
 # Budgets that break toy models of 64 pixels, in units of the [0, 1] pixel range (L0: entries).
 EPS = {Norm.L0: 24.0, Norm.L2: 1.0, Norm.LINF: 0.15}
 # Enough for toy models; an attack keeps its own number where that is smaller.
-SMALL = {"steps": 12, "restarts": 1, "queries": 80, "eot_samples": 2, "targets": 2, "draws": 5}
+SMALL = {
+    **{"steps": 12, "restarts": 1, "queries": 80, "eot_samples": 2, "targets": 2, "draws": 5},
+    **{"apgd_steps": 12, "fab_steps": 4, "square_queries": 80},  # of AutoAttack
+    **{"initial_gradient_eval_steps": 4, "binary_search_steps": 3},  # of foolbox
+}
+SMALL_ALONE = {"steps": 2}  # where an attack takes one image at a time
+# Beside those that have names of their own; what is not installed is left out.
+FOREIGN = (
+    *("foolbox:LinfPGD", "foolbox:L2RepeatedAdditiveUniformNoiseAttack", "foolbox:BoundaryAttack"),
+    *("torchattacks:MIFGSM", "torchattacks:PGDL2"),
+)
 
 
 @dataclass(frozen=True)
@@ -39,6 +50,8 @@ class Case:
         name: In the registry.
         norm: Of its budget.
         minimum_norm: Whether it always looks for the nearest adversarial image.
+        alone: Whether it takes one image at a time, which is slow.
+        keyed: Whether an image's draws belong to it; those of other libraries belong to the batch.
         known: Names of its options.
         small: Options with small numbers, those that it has.
     """
@@ -46,6 +59,8 @@ class Case:
     name: str
     norm: Norm
     minimum_norm: bool
+    alone: bool
+    keyed: bool
     known: frozenset[str]
     small: dict[str, Any] = field(default_factory=dict)
 
@@ -69,14 +84,23 @@ class Case:
 
 def _case(name: str) -> Case:
     entry = ATTACKS.entry(name)
-    defaults = entry.options
+    defaults, kind = entry.options, entry.target
+    alone = bool(getattr(kind, "alone", False))
+    most = {**SMALL, **(SMALL_ALONE if alone else {})}
     small = {
-        option: most
-        for option, most in SMALL.items()
-        if isinstance(defaults.get(option), int) and defaults[option] > most
+        option: number
+        for option, number in most.items()
+        if isinstance(defaults.get(option), int) and defaults[option] > number
     }
-    minimum_norm = bool(getattr(entry.target, "minimum_norm", False))
-    return Case(name, Norm(entry.facts["norm"]), minimum_norm, frozenset(defaults), small)
+    return Case(
+        name=name,
+        norm=Norm(entry.facts["norm"]),
+        minimum_norm=bool(getattr(kind, "minimum_norm", False)),
+        alone=alone,
+        keyed=bool(getattr(kind, "keyed", True)),
+        known=frozenset(defaults),
+        small=small,
+    )
 
 
 def _takes_starts(case: Case) -> bool:
@@ -94,9 +118,14 @@ _IS: dict[Kind, Callable[[Case], bool]] = {
 }
 
 
-def cases(kind: Kind) -> list[Case]:
-    """Return the registered attacks of a kind, by name."""
-    return [case for case in map(_case, ATTACKS) if _IS[kind](case)]
+def cases(kind: Kind) -> list[Any]:
+    """Return the attacks of a kind: all that are registered, and some by other libraries' names.
+
+    Those that take one image at a time are slow tests.
+    """
+    names = [*ATTACKS, *(name for name in FOREIGN if name in ATTACKS)]
+    found = [case for case in map(_case, names) if _IS[kind](case)]
+    return [pytest.param(case, marks=pytest.mark.slow) if case.alone else case for case in found]
 
 
 def small_net(classes: int = 4, seed: int = 0) -> nn.Module:
@@ -139,8 +168,8 @@ class Linear(nn.Module):
 class Islands(nn.Module):
     """Class 0 within an L2 distance of 0.4 from any centre, class 1 in all the sea around.
 
-    An image far out at sea has nothing adversarial that a search could come upon: no noise, no
-    blend and no short walk hits an island.
+    An image far out at sea has nothing adversarial that a search could come upon: no gradient
+    points to an island, and no noise, no blend and no short walk hits one.
     """
 
     def __init__(self, centres: Tensor) -> None:
@@ -150,8 +179,8 @@ class Islands(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         centres: Tensor = self.centres  # type: ignore[assignment]
         square = (x.flatten(1)[:, None] - centres).square().sum(dim=2).amin(dim=1)
-        inside = 10 * (0.4**2 - square)
-        return torch.stack([inside, torch.zeros_like(inside), inside.detach() * 0 - 9], dim=1)
+        inside = 10 * (0.4**2 - square).clamp(min=-0.3)
+        return torch.stack([inside, torch.zeros_like(inside), 0 * inside - 9], dim=1)
 
 
 class Recorder(nn.Module):

@@ -151,10 +151,15 @@ def test_d7_an_image_fares_the_same_alone_and_in_company(case: Case, net: nn.Mod
     """bethgelab/foolbox#439 and #636, torchattacks#46: gradients scaled with the batch size."""
     x = random_images(64, seed=2)
     y = answers(net, x)
-    whole = case.run(net, x, y)
+    whole, parts = case.run(net, x, y), case.run(net, x, y, micro_batch=7)
+    if not case.keyed:  # its draws belong to the batch; its gradients must not
+        assert abs(int(whole.success.sum()) - int(parts.success.sum())) <= 4
+        both = whole.success & parts.success
+        ratio = float(parts.distance[both].median() / whole.distance[both].median())
+        assert 0.8 < ratio < 1.25
+        return
     seven = case.run(net, x[:7], y[:7])
     alone = case.run(net, x[5:6], y[5:6], ids=[5])
-    parts = case.run(net, x, y, micro_batch=7)
     # A tie within rounding may send one image another way (DESIGN: counted ties).
     apart = (whole.x_adv - parts.x_adv).flatten(1).abs().amax(dim=1) > 1e-4
     assert int(apart.sum()) <= 2
@@ -292,7 +297,7 @@ def test_d10_active_dropout_is_reported_as_draws_or_refused(case: Case) -> None:
     except Unsupported as error:
         refusal = str(error)
     if refusal:
-        assert str(case) in refusal
+        assert case.name.removeprefix("foolbox:") in refusal
         return
     assert out.draws is not None
     assert out.draws.predictions.shape == (1, 8, 8)
@@ -305,18 +310,18 @@ def test_d10_active_dropout_is_reported_as_draws_or_refused(case: Case) -> None:
 def test_d11_many_draws_find_the_optimum_and_one_does_not(case: Case) -> None:
     """bethgelab/foolbox#191, fra31/auto-attack#15: an expectation over the model's randomness."""
     w = torch.linspace(0.5, 1.5, 64) * torch.tensor([1.0, -1.0]).repeat(32)
-    x, y = torch.full((4, 1, 8, 8), 0.5), torch.ones(4, dtype=torch.long)
+    x, y = torch.full((12, 1, 8, 8), 0.5), torch.ones(12, dtype=torch.long)
     # The furthest fall of the expected margin in the ball, in closed form.
     furthest = {Norm.LINF: w.abs().sum(), Norm.L2: w.norm()}[case.norm] * case.eps
     reached, passes = {}, {}
     for samples in (1, 20):
         model = NoisyWeights(w, 0.2, spread=5.0)
         more = {k: v for k, v in {"steps": 40, "loss": "margin"}.items() if k in case.known}
-        out = case.run(model, x, y, eot_samples=samples, scoring_draws=2, **more)
+        out = case.run(model, x, y, eot_samples=samples, scoring_draws=2, micro_batch=240, **more)
         fall = -((out.x_adv - 0.5).flatten(1) @ w)
         reached[samples] = float(fall.mean() / furthest)
         passes[samples] = len(model.batches)
-        assert max(model.batches) == 4 * samples  # the draws run as one batch
+        assert max(model.batches) == 12 * samples  # the draws run as one batch
     # APGD halves its steps where the loss stalls, which noise makes it do too early.
     assert reached[20] >= (0.9 if case.name.startswith("pgd-") else 0.75)
     assert reached[1] <= 0.7
@@ -349,5 +354,5 @@ def test_d12_the_nearest_image_seen_is_the_one_returned(case: Case, net: nn.Modu
         out = case.run(model, x[i : i + 1], y[i : i + 1], ids=[i])
         shown, logits = torch.cat(model.shown), torch.cat(model.logits)
         wrong = logits.argmax(dim=1) != y[i]
-        nearest = measured(x[i : i + 1].expand_as(shown)[wrong], shown[wrong], case.norm).min()
-        assert float(out.distance[0]) <= nearest * (1 + 1e-6)
+        distance = measured(x[i : i + 1].expand_as(shown), shown, case.norm)[wrong.numpy()]
+        assert float(out.distance[0]) <= min(distance, default=np.inf) * (1 + 1e-6)
