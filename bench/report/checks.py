@@ -32,7 +32,7 @@ def _table(records: Sequence[Record], title: str) -> Table:
     cells = [tuple(_cell(r, name, notes) for r in records) for name, _ in names]
     n = next((r.n for r in records if r.n), None)
     lines = [f"The first {n} images. {MEANING}"] if n else []
-    lines += [f"{r.label}{FAILED}: {r.note}" for r in records if r.note and r.value is not None]
+    lines += [f"{r.label} failed {r.note}" for r in records if r.note and r.value is not None]
     return Table(
         title,
         ("check", "passes with"),

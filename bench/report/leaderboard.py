@@ -290,7 +290,11 @@ def _one(records: Sequence[Record], metric: str, settings: dict[str, Any]) -> Re
 
 def _middle_budget(records: Sequence[Record], norm: str) -> float | None:
     budgets = sorted(
-        {r.settings["eps"] for r in records if r.settings.get("norm") == norm and r.settings["eps"]}
+        {
+            r.settings["eps"]
+            for r in records
+            if r.settings.get("norm") == norm and r.settings.get("eps")
+        }
     )
     return budgets[len(budgets) // 2] if budgets else None
 

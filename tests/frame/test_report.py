@@ -88,13 +88,56 @@ def attacks() -> Iterator[Record]:
     for eps, value in ((0.0, 0.95), (0.025, 0.8), (0.1, 0.25)):
         settings = {"attack": "pgd-linf", "norm": "linf", "eps": eps, "steps": 20}
         common = {"suite": "robustness", "task": "robustness/linf", "metric": "robust_accuracy"}
+        checks = {"passed": ["8 zero gradient"], "failed": [], "n/a": ["6 transfer"]}
         yield of_model(
-            "jem", **common, value=value, low=value - 0.03, high=value + 0.03, settings=settings
+            "jem",
+            **common,
+            value=value,
+            low=value - 0.03,
+            high=value + 0.03,
+            settings=settings,
+            details={"checks": checks},
         )
 
 
+def check(name: str, verdict: str, value: float | None, **more: Any) -> dict[str, Any]:
+    defaults = {"passes": "at most 5% of images", "percent": True, "note": "", "numbers": {}}
+    return {"name": name, "verdict": verdict, "value": value, **defaults, **more}
+
+
+def checked() -> Iterator[Record]:
+    settings = {"attack": "pgd-linf", "norm": "linf", "steps": 20}
+    common = {"suite": "robustness", "task": "robustness/linf", "metric": "masking_checks"}
+    static = "no refinement, so no static network behind it"
+    passed = [
+        check("6 transfer", "n/a", None, note=static),
+        check("8 zero gradient", "pass", 0.0),
+        check("11 model unchanged", "pass", 0.0, percent=False, passes="no weight_or_flag"),
+    ]
+    failed = [
+        check("6 transfer", "n/a", None, note=static),
+        check("8 zero gradient", "fail", 0.984, note="the loss is saturated"),
+        check("11 model unchanged", "fail", 2.0, percent=False, passes="no weight_or_flag"),
+    ]
+    for label, value, checks, note in (
+        ("jem", 0.0, passed, None),
+        (ODD, 2.0, failed, "8 zero gradient: the loss is saturated; 11 model unchanged: it is not"),
+    ):
+        yield of_model(
+            label,
+            **common,
+            value=value,
+            n=64,
+            settings=settings,
+            details={"checks": checks},
+            note=note,
+        )
+    no = {"value": None, "status": Status.NOT_APPLICABLE, "note": "it has no logits & no classes"}
+    yield of_model("density", **common, **no, settings=settings)
+
+
 def everything() -> list[Record]:
-    return [*accuracies(), *detections(), *attacks()]
+    return [*accuracies(), *detections(), *attacks(), *checked()]
 
 
 @pytest.mark.parametrize("format_", SUFFIX)
