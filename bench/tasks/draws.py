@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from bench import metrics
+from bench.attacking.judging import SCORE
 from bench.context import Context
 from bench.preserving import preserved
 from bench.refinement import draw_logits, is_stochastic
@@ -14,11 +15,9 @@ from bench.tasks.base import Reduction
 from bench.types import Array
 from bench.wrapping import check_logits
 
-SCORING = "score"  # the branch of the noise that scores; attacks never draw from it
-
 
 def draw_classes(
-    model: nn.Module, x: Tensor, draws: int, context: Context, branch: str = SCORING
+    model: nn.Module, x: Tensor, draws: int, context: Context, branch: str = SCORE
 ) -> tuple[Array, Array]:
     """Return the class of each image in each draw, and how far it is from the next one.
 

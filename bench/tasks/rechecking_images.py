@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bench.attacking.judging import SELECT, Judge
 from bench.attacking.verifying import distances, verdict
 from bench.context import Context
 from bench.models import LoadedModel
@@ -22,6 +23,7 @@ from bench.tasks.attacked import Attacked
 from bench.tasks.base import Batch
 from bench.tasks.distal import Distal
 from bench.tasks.draws import draw_classes
+from bench.tasks.masking import Masking
 from bench.tasks.rechecking import Finding, Stored, compare, listed, recheck
 from bench.tasks.transfer import Transferred
 from bench.types import Array, Norm
@@ -42,9 +44,21 @@ def _(
     _check_distances(finding, batch.x, x_adv, measure.attack, measure.eps, stored)
     if "drawn" in stored.arrays:
         _check_all_drawn(finding, model, batch.x, x_adv, context, stored)
+        _check_ranks(finding, measure, model, batch, x_adv, context, stored)
     else:
         _check_verdicts(finding, model, batch, x_adv, context, stored)
     return finding
+
+
+@recheck.register
+def _(
+    measure: Masking, model: LoadedModel | None, batch: Batch, context: Context, stored: Stored
+) -> Finding:
+    """Look at nothing: the evidence is of searches whose images are not kept.
+
+    To search again would cost what the run did. Its checks are reduced again, as all records are.
+    """
+    return Finding()
 
 
 @recheck.register
@@ -133,6 +147,35 @@ def _check_drawn(
 ) -> None:
     found, gaps = draw_classes(model.module, x, values.shape[1], context)
     _note(finding, name, values, found.astype(values.dtype), gaps, stored)
+
+
+def _check_ranks(
+    finding: Finding,
+    measure: Attacked,
+    model: LoadedModel,
+    batch: Batch,
+    x_adv: Tensor,
+    context: Context,
+    stored: Stored,
+) -> None:
+    """Rank the winners again: among several attacks it is the rank that chooses."""
+    assert batch.y is not None
+    draws = measure.options["selection_draws"]
+    for e in range(x_adv.shape[1]):
+        parts = []
+        for rows in torch.split(
+            torch.arange(len(batch.x), device=x_adv.device), context.micro_batch
+        ):
+            noise = context.noise.select(rows)
+            judge = Judge(model.module, batch.y[rows], noise, selection=draws, scoring=0)
+            parts.append(judge.rank(x_adv[rows, e]))
+        values, found = stored.arrays["rank"][:, e], torch.cat(parts).cpu().numpy()
+        _, gaps = draw_classes(model.module, x_adv[:, e], draws, context, SELECT)
+        differs = np.abs(values - found) > stored.tolerance
+        # A tie in one draw moves the rank by one.
+        tied = differs & (gaps.min(axis=1) < stored.tolerance) & (np.abs(values - found) < 1.5)
+        finding.ties += int(tied.sum())
+        finding.differences += listed(f"rank[{e}]", differs & ~tied, values, found, stored)
 
 
 def _check_verdicts(

@@ -32,6 +32,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "scoring_draws": 3,
         "linf": [0.05, 0.15],
         "attacks": ["pgd-linf"],
+        "gradients": ["static", "straight-through"],
+        "checks": False,
     },
     "ood": {"sets": ["letters"], "scores": ["log-density"]},
 }
@@ -106,7 +108,7 @@ def test_an_untouched_run_holds(stored: tuple[Path, Run], options: dict[str, Any
     assert len(result.shards) == stored[1].computed + stored[1].stored
 
 
-def set_first(name: str, value: Any, *place: int) -> Change:
+def put(name: str, value: Any, *place: int) -> Change:
     def change(arrays: dict[str, Array]) -> None:
         arrays[name][place] = value
 
@@ -114,9 +116,7 @@ def set_first(name: str, value: Any, *place: int) -> Change:
 
 
 def flip_verdict(arrays: dict[str, Array]) -> None:
-    # Where the margin is far from zero: a tie would be passed over.
-    row = int(np.abs(arrays["margin"][:, 0]).argmax())
-    arrays["broken"][row, 0] ^= True
+    arrays["broken"][0, 0] ^= True
 
 
 def other_image(arrays: dict[str, Array]) -> None:
@@ -124,8 +124,8 @@ def other_image(arrays: dict[str, Array]) -> None:
 
 
 def beyond_the_budget(arrays: dict[str, Array]) -> None:
-    away = np.where(arrays["x_adv"][3, 0] > 0.5, -0.2, 0.2)
-    arrays["x_adv"][3, 0] += away.astype(np.float32)
+    away = np.where(arrays["x_adv"][2, 0] > 0.5, -0.2, 0.2)
+    arrays["x_adv"][2, 0] += away.astype(np.float32)
 
 
 def flip_class(arrays: dict[str, Array]) -> None:
@@ -134,60 +134,84 @@ def flip_class(arrays: dict[str, Array]) -> None:
 
 DETERMINISTIC = {"label": "jem", "measure": "Attacked"}
 STOCHASTIC = {"label": "jem-1", "measure": "Attacked"}
-SCORED = {"label": "jem", "measure": "Scored", "dataset": "letters"}
-TRIVIAL = {
-    "measure": "Scored",
-    "dataset": "letters",
-    "settings": {"score": "border-ink", "input_noise": 0.0},
-}
+LOGITS = {"label": "jem", "measure": "Logits"}
+DRAWN = {"label": "jem-1", "measure": "Logits"}
+SCORED = {"measure": "Scored", "dataset": "letters"}
+OF_MODEL = SCORED | {"settings": {"score": "log-density", "input_noise": 0.0}}
+TRIVIAL = SCORED | {"settings": {"score": "border-ink", "input_noise": 0.0}}
+PLANTED: list[tuple[dict[str, Any], Change, str]] = [
+    (DETERMINISTIC, flip_verdict, "image 0: broken[0] is stored as"),
+    (DETERMINISTIC, beyond_the_budget, "image 2: linf is 0.25 and eps 0.05"),
+    (DETERMINISTIC, other_image, "image 3: linf[1] is stored as"),
+    (DETERMINISTIC, put("x_adv", -0.5, 4, 0), "image 4: x_adv leaves [0, 1]"),
+    (DETERMINISTIC, put("x_adv", np.nan, 9, 0), "image 9: x_adv leaves [0, 1]"),
+    (DETERMINISTIC, put("margin", 3.0, 5, 0), "image 5: margin is stored as 3.0"),
+    (DETERMINISTIC, put("l2", 1e-3, 6, 1), "image 6: l2[1] is stored as 0.001"),
+    (DETERMINISTIC, put("label", 11, 7), "image 7: label is stored as 11"),
+    (DETERMINISTIC, put("clean_pred", 12, 8), "image 8: clean_pred is stored as 12"),
+    (STOCHASTIC, flip_class, "image 2: drawn[1][1] is stored as"),
+    (STOCHASTIC, put("clean_drawn", 11, 1, 2), "image 1: clean_drawn[2] is stored as 11"),
+    (STOCHASTIC, other_image, "image 3: linf[1] is stored as"),
+    (STOCHASTIC, put("rank", -1.0, 10, 1), "image 10: rank[1] is stored as -1.0"),
+    (LOGITS, put("logits", 0.5, 9, 0, 4), "image 9: logits[0, 4] is stored as 0.5"),
+    (DRAWN, put("logits", 0.5, 9, 3, 2), "image 9: logits[3, 2] is stored as 0.5"),
+    (OF_MODEL, put("score", 5.0, 1), "image 1: score is stored as 5.0"),
+    (TRIVIAL, put("score", 0.3125, 1), "image 1: score is stored as 0.3125"),
+]
 
 
-@pytest.mark.parametrize(
-    ("facts", "change", "words"),
-    [
-        (DETERMINISTIC, flip_verdict, "broken[0] is stored as"),
-        (DETERMINISTIC, other_image, "image 3: linf"),
-        (DETERMINISTIC, beyond_the_budget, "image 3: linf is 0.25 and eps 0.05"),
-        (DETERMINISTIC, set_first("x_adv", -0.5, 4, 0), "image 4: x_adv leaves [0, 1]"),
-        (DETERMINISTIC, set_first("x_adv", np.nan, 4, 0), "image 4: x_adv leaves [0, 1]"),
-        (DETERMINISTIC, set_first("margin", 3.0, 5, 0), "image 5: margin is stored as 3.0"),
-        (DETERMINISTIC, set_first("l2", 1e-3, 6, 1), "image 6: l2[1] is stored as 0.001"),
-        (DETERMINISTIC, set_first("label", 11, 7), "image 7: label is stored as 11"),
-        (DETERMINISTIC, set_first("clean_pred", 12, 8), "image 8: clean_pred is stored as 12"),
-        (STOCHASTIC, flip_class, "image 2: drawn[1]"),
-        (STOCHASTIC, set_first("clean_drawn", 11, 1, 2), "image 1: clean_drawn[2] is stored as 11"),
-        (STOCHASTIC, other_image, "image 3: linf"),
-        ({"label": "jem", "measure": "Logits"}, set_first("logits", 0.5, 9, 0), "image 9: logits"),
-        ({"label": "jem-1", "measure": "Logits"}, set_first("logits", 0.5, 9, 3), "image 9"),
-        (SCORED | {"settings": {"score": "log-density", "input_noise": 0.0}}, 0, "image 1: score"),
-        (TRIVIAL, set_first("score", 0.3125, 1), "image 1: score is stored as 0.3125"),
-    ],
-)
+@pytest.fixture(scope="module")
+def tampered(
+    stored: tuple[Path, Run], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Verification]:
+    """A copy of the run with all planted changes in it, and what becomes of it."""
+    runs = tmp_path_factory.mktemp("tampered") / "runs"
+    shutil.copytree(stored[0], runs)
+    for facts, change, _ in PLANTED:
+        tamper(runs, change, **facts)
+    return runs, check(runs)
+
+
+@pytest.mark.parametrize(("facts", "change", "words"), PLANTED)
 def test_a_planted_change_is_found(
-    copied: Path, facts: dict[str, Any], change: Change | int, words: str
+    tampered: tuple[Path, Verification], facts: dict[str, Any], change: Change, words: str
 ) -> None:
-    key = tamper(copied, change if callable(change) else set_first("score", 5.0, 1), **facts)
-    result = check(copied)
+    runs, result = tampered
+    lines = found_in(result)[shard_of(runs, **facts)["key"]]
+    assert any(line.startswith(words) for line in lines), lines
     assert not result.holds
-    assert set(found_in(result)) == {key}
-    assert any(words in line for line in found_in(result)[key]), found_in(result)[key]
+
+
+def test_nothing_else_is_found(tampered: tuple[Path, Verification]) -> None:
+    runs, result = tampered
+    named: dict[str, set[str]] = {}
+    for facts, _, words in PLANTED:
+        named.setdefault(shard_of(runs, **facts)["key"], set()).add(words.partition(":")[0])
+    found = {
+        key: {line.partition(":")[0] for line in lines} for key, lines in found_in(result).items()
+    }
+    assert found == named
 
 
 def test_an_image_beyond_the_sample_is_not_looked_at(copied: Path) -> None:
-    tamper(copied, set_first("label", 11, 7), **DETERMINISTIC)
+    tamper(copied, put("label", 11, 7), **DETERMINISTIC)
     assert not check(copied).holds
     kept = [s.finding for s in check(copied, sample=2).shards]
     assert not any(f.differences for f in kept)
 
 
-def test_a_verdict_within_the_tolerance_is_a_tie(copied: Path) -> None:
-    key = tamper(copied, flip_verdict, **DETERMINISTIC)
-    assert set(found_in(check(copied, tolerance=1e-3))) == {key}
-    (wide,) = [s.finding for s in check(copied, tolerance=0.999).shards if s.key == key]
-    store = Store(copied).read_shard(key)
-    assert store is not None
-    margin = np.abs(store.arrays["margin"][:, 0]).max()
-    assert (wide.ties == 1) == (margin < 0.999)
+def test_a_verdict_within_the_tolerance_is_a_tie(stored: tuple[Path, Run], copied: Path) -> None:
+    shard = Store(stored[0]).read_shard(shard_of(copied, **DETERMINISTIC)["key"])
+    assert shard is not None
+    margins = np.abs(shard.arrays["margin"][:, 0])
+    row, margin = int(margins.argmin()), float(margins.min())
+    assert margin < 0.8
+    key = tamper(copied, put("broken", not shard.arrays["broken"][row, 0], row, 0), **DETERMINISTIC)
+    for tolerance, ties in ((0.9 * margin, 0), (1.1 * margin, 1)):
+        result = check(copied, tolerance=tolerance)
+        (found,) = [s.finding for s in result.shards if s.key == key]
+        assert found.ties == ties
+        assert len(found.differences) == 1 - ties
 
 
 def test_records_that_the_shards_do_not_give_are_named(copied: Path) -> None:
@@ -263,6 +287,25 @@ def test_code_that_changed_is_said_and_the_run_checked_all_the_same(copied: Path
     assert result.remarks == (
         f"the code has changed since {len(result.shards)} shards were stored",
     )
+
+
+@pytest.mark.slow
+def test_the_suites_with_their_own_options(tmp_path: Path) -> None:
+    """Every suite, with masking checks, all gradients and the nearest adversarial image."""
+    settings = {"robustness": {"attacks": ["pgd-linf", "square-linf", "ddn-l2"]}}
+    run = bench.run(
+        "jem",
+        ["robustness", "transfer", "distal", "calibration"],
+        refine_steps=(0, 1),
+        limit=6,
+        settings=settings,
+        runs=tmp_path,
+        device="cpu",
+    )
+    assert not run.failed, [r.note for r in run.records if r.status == "failed"]
+    result = check(tmp_path)
+    assert found_in(result) == {}
+    assert result.holds
 
 
 def test_a_model_in_memory_is_verified_where_it_is(tmp_path: Path) -> None:
