@@ -128,6 +128,7 @@ class Searches:
         passes: By source ``(B,)`` int64: evaluations of what is attacked; a draw with all its
             chains is one.
         seconds: By source.
+        refused: By source, why its attack could not be run; if none could, that is an error.
     """
 
     def __init__(
@@ -141,6 +142,7 @@ class Searches:
         self._nearest: dict[str, Sweep] = {}
         self.passes = {s.name: torch.zeros_like(y) for s in sources}
         self.seconds = dict.fromkeys(self.passes, 0.0)
+        self.refused: dict[str, str] = {}
 
     def at(
         self, i: int, rows: Tensor, starts: Tensor | None = None
@@ -153,20 +155,34 @@ class Searches:
             i: Number of the budget.
             rows: Which images.
             starts: Where cold searches start, instead of where the attack likes, one a row.
+
+        Raises:
+            Unsupported: No source could be searched.
         """
         static: Tensor | None = None
         for source in self._sources:
             if self._context.out_of_time():
                 return
+            if source.name in self.refused:
+                continue
             began = time.perf_counter()
-            if source.plan.nearest:
-                candidates = self._whole(source, starts).at(i, rows)
-            else:
-                candidates = self._budget(source, i, rows, static if source.warm else starts)
+            try:
+                candidates = self._candidates(source, i, rows, static if source.warm else starts)
+            except Unsupported as error:
+                self.refused[source.name] = str(error)
+                if len(self.refused) == len(self._sources):
+                    raise
+                continue
             self.seconds[source.name] += time.perf_counter() - began
             if source.name == "static":
                 static = candidates
             yield source.name, candidates
+
+    def _candidates(self, source: Source, i: int, rows: Tensor, starts: Tensor | None) -> Tensor:
+        """Search at one budget, or look up what was found for all."""
+        if source.plan.nearest:
+            return self._whole(source, starts).at(i, rows)
+        return self._budget(source, i, rows, starts)
 
     def _budget(self, source: Source, i: int, rows: Tensor, starts: Tensor | None) -> Tensor:
         """Search at one budget."""

@@ -65,7 +65,7 @@ class StochasticResult:
         spent: By source, evaluations spent on each image over all budgets, ``(B,)``; a draw with
             all its chains is one.
         seconds: By source.
-        skipped: Gradients that do not apply to this model, with the reason.
+        skipped: Gradients that do not apply to this model or attack, with the reason.
         fixed_noise: With ``fixed-noise``: whether an image is right in the first scoring draw when
             the attack knows its noise, ``(n_eps, B)`` bool; a diagnostic, of no part in the rest.
         labels: The true classes, ``(B,)``.
@@ -141,6 +141,7 @@ class _Part:
     spent: dict[str, Tensor]
     seconds: dict[str, float]
     fixed_noise: Tensor | None
+    refused: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -189,6 +190,7 @@ class _Attack:
             spent=passes,
             seconds=seconds,
             fixed_noise=None if known is None else known.right,
+            refused=searches.refused,
         )
 
     def _remaining(self, judge: Judge, best: _Winners, left: Tensor, eps: float) -> Tensor:
@@ -371,7 +373,7 @@ def _joined(
         distances={norm: torch.stack([d[norm] for d in each]) for norm in Norm},
         spent={name: rows([p.spent[name] for p in parts]) for name in parts[0].spent},
         seconds={name: sum(p.seconds[name] for p in parts) for name in parts[0].seconds},
-        skipped=skipped,
+        skipped={**skipped, **parts[0].refused},
         fixed_noise=None if parts[0].fixed_noise is None else join("fixed_noise"),
         labels=labels,
     )

@@ -15,6 +15,7 @@ from bench.attacking import StochasticResult, attack, attack_stochastic
 from bench.attacking.judging import SELECT, Judge
 from bench.attacking.sources import GRADIENTS, SOURCES
 from bench.context import Context
+from bench.errors import Unsupported
 from bench.noise import Noise, bound
 from bench.refinement import KeyedForward, Refined
 from bench.types import Norm
@@ -177,6 +178,28 @@ def test_attacks_that_take_no_gradient_ask_the_draws() -> None:
     assert set(both.spent) == {"static", "draws"}
     only = attack_stochastic(Calling(eps=0.0), refined, x, y, eps=0.05, gradients=["static"])
     assert set(only.spent) == {"static"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certain(Calling):
+    """An attack that will not have a stochastic model."""
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, context: Context) -> Tensor:
+        if isinstance(model, KeyedForward):
+            raise Unsupported("'certain' takes one answer for the truth")
+        return super().__call__(model, x, y, context)
+
+
+def test_an_attack_that_refuses_the_draws_still_transfers(
+    mirrored: tuple[Refined, Tensor, Tensor],
+) -> None:
+    model, x, y = mirrored
+    out = attack_stochastic(Certain(eps=0.0), model, x, y, eps=[0.01, 0.02])
+    assert out.skipped == {"draws": "'certain' takes one answer for the truth"}
+    assert int(out.spent["static"].min()) == 2
+    assert int(out.spent["draws"].max()) == 0
+    with pytest.raises(Unsupported, match="one answer for the truth"):
+        attack_stochastic(Certain(eps=0.0), NoisyWeights(torch.ones(16), 1.0, 0.1), x, y, eps=0.01)
 
 
 def test_every_call_of_a_keyed_forward_is_a_new_draw() -> None:
