@@ -14,13 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.attacking.judging import SELECT, Judge
+from bench.attacking.judging import SCORE, SELECT, Judge
 from bench.attacking.verifying import distances, verdict
 from bench.context import Context
 from bench.models import LoadedModel
 from bench.registry import ATTACKS
 from bench.tasks.attacked import Attacked
 from bench.tasks.base import Batch
+from bench.tasks.curves import Nearest
 from bench.tasks.distal import Distal
 from bench.tasks.draws import draw_classes
 from bench.tasks.masking import Masking
@@ -78,6 +79,22 @@ def _(
 
 @recheck.register
 def _(
+    measure: Nearest, model: LoadedModel | None, batch: Batch, context: Context, stored: Stored
+) -> Finding:
+    """Show the nearest images to the model again, in the draws that select and that score."""
+    assert model is not None
+    assert batch.y is not None
+    finding = Finding(len(batch.x))
+    compare(finding, "label", batch.y.cpu().numpy(), stored)
+    x_adv = _shown(finding, "x_adv", stored, batch.x)
+    _check_distances(finding, batch.x, x_adv, measure.attack, (None,), stored)
+    for name, branch, _ in measure.draws:
+        _check_all_drawn(finding, model, batch.x, x_adv, context, stored, name, branch)
+    return finding
+
+
+@recheck.register
+def _(
     measure: Distal, model: LoadedModel | None, batch: Batch, context: Context, stored: Stored
 ) -> Finding:
     """Ask the model again how certain it is of the distal images, and how likely they are."""
@@ -128,25 +145,16 @@ def _check_all_drawn(
     x_adv: Tensor,
     context: Context,
     stored: Stored,
+    name: str = "drawn",
+    branch: str = SCORE,
 ) -> None:
     """Draw the classes of clean and stored images again: the noise is that of the first time."""
-    _check_drawn(finding, "clean_drawn", stored.arrays["clean_drawn"], model, x, context, stored)
+    values = {f"clean_{name}": (x, stored.arrays[f"clean_{name}"])}
     for e in range(x_adv.shape[1]):
-        values = stored.arrays["drawn"][:, e]
-        _check_drawn(finding, f"drawn[{e}]", values, model, x_adv[:, e], context, stored)
-
-
-def _check_drawn(
-    finding: Finding,
-    name: str,
-    values: Array,
-    model: LoadedModel,
-    x: Tensor,
-    context: Context,
-    stored: Stored,
-) -> None:
-    found, gaps = draw_classes(model.module, x, values.shape[1], context)
-    _note(finding, name, values, found.astype(values.dtype), gaps, stored)
+        values[f"{name}[{e}]"] = x_adv[:, e], stored.arrays[name][:, e]
+    for where, (images, classes) in values.items():
+        found, gaps = draw_classes(model.module, images, classes.shape[1], context, branch)
+        _note(finding, where, classes, found.astype(classes.dtype), gaps, stored)
 
 
 def _check_ranks(

@@ -291,14 +291,18 @@ def test_code_that_changed_is_said_and_the_run_checked_all_the_same(copied: Path
 
 @pytest.mark.slow
 def test_the_suites_with_their_own_options(tmp_path: Path) -> None:
-    """Every suite, with masking checks, all gradients and the nearest adversarial image."""
-    settings = {"robustness": {"attacks": ["pgd-linf", "square-linf", "ddn-l2"]}}
+    """With masking checks, other attacks, and the nearest adversarial image."""
+    robustness = SETTINGS["robustness"] | {
+        "attacks": ["pgd-linf", "square-linf", "ddn-l2"],
+        "l2": [0.5],
+        "checks": True,
+    }
     run = bench.run(
         "jem",
         ["robustness", "transfer", "distal", "calibration"],
         refine_steps=(0, 1),
-        limit=6,
-        settings=settings,
+        limit=4,
+        settings={"robustness": robustness, "square-linf": {"queries": 20}},
         runs=tmp_path,
         device="cpu",
     )
