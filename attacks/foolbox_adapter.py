@@ -34,9 +34,7 @@ _REFUSED = {
     "BinarizationRefinementAttack": "it is for models that threshold their input",
     "SpatialAttack": "rotations and translations have no norm",
 }
-# The direction of foolbox's HopSkipJump is divided by the length of the whole batch's: the step of
-# an image is 4 times too short in a batch of 16. So each image goes alone.
-_ALONE = {"HopSkipJumpAttack"}
+_AT_ONCE = {"HopSkipJumpAttack": 16}  # it makes up to 800 copies of them together
 _BLEND, _SALT = "LinearSearchBlendedUniformNoiseAttack", "SaltAndPepperNoiseAttack"
 _STARTS = {  # the search for an adversarial image to start from, as foolbox has it
     "BoundaryAttack": (_BLEND, {"steps": 50}),
@@ -58,6 +56,47 @@ def _library() -> Any:
     return foolbox
 
 
+@cache
+def _kind(attack: str) -> Any:
+    """Return foolbox's class of that name, or one without a fault that was found in it."""
+    kind = getattr(_library().attacks, attack)
+    return _REPAIRS[attack](kind) if attack in _REPAIRS else kind
+
+
+def _hopskipjump(kind: Any) -> Any:
+    """Return HopSkipJump with directions of length 1 (Chen et al. 2020, equation 16).
+
+    foolbox divides by the length of the whole batch's, so that the step of an image is 4 times too
+    short in a batch of 16.
+    """
+
+    class HopSkipJumpAttack(kind):  # type: ignore[misc]
+        def approximate_gradients(self, *arguments: Any) -> Any:
+            whole = super().approximate_gradients(*arguments)
+            lengths = whole.square().sum(axis=(1, 2, 3), keepdims=True).sqrt()
+            return whole / lengths.maximum(1e-12)
+
+    return HopSkipJumpAttack
+
+
+def _fmn_l2(kind: Any) -> Any:
+    """Return FMN with a projection (Pintor et al. 2021, algorithm 1, line 8).
+
+    foolbox scales by the ratio of a norm to itself, so that no point is ever nearer than its first
+    step of length 1.
+    """
+
+    class L2FMNAttack(kind):  # type: ignore[misc]
+        def project(self, x: Any, x0: Any, epsilon: Any) -> Any:
+            lengths = (x - x0).square().sum(axis=(1, 2, 3)).sqrt().maximum(1e-12)
+            return x0 + (x - x0) * (epsilon / lengths).minimum(1.0).reshape((-1, 1, 1, 1))
+
+    return L2FMNAttack
+
+
+_REPAIRS = {"HopSkipJumpAttack": _hopskipjump, "L2FMNAttack": _fmn_l2}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Foolbox(Foreign):
     """An attack of foolbox."""
@@ -69,14 +108,14 @@ class Foolbox(Foreign):
             InputError: It does not take the options.
             MissingExtra: It needs a package that is not here.
         """
-        kind, options = getattr(_library().attacks, self.attack), self.options()
+        kind, options = _kind(self.attack), self.options()
         if "distance" in inspect.signature(kind).parameters:
             options["distance"] = getattr(_library().distances, self.norm.value)
         try:
             return kind(**options)
         except ImportError as error:
             raise MissingExtra(
-                f"foolbox's {self.attack} needs {error.name}: 'pip install {error.name}'"
+                f"{self.name} needs {error.name}: 'pip install {error.name}'"
             ) from error
         except (AssertionError, TypeError, ValueError) as error:
             raise InputError(f"foolbox's {self.attack} does not take {options}: {error}") from error
@@ -121,8 +160,11 @@ class FoolboxFrom(Foolbox):
         if starts is None:
             if self.attack not in _STARTS:
                 return self.found(model, x, y, context)
+            self.built()  # what it does not take is told before the search
             name, options = _STARTS[self.attack]
-            search = made(Foolbox, name, self.norm, options, "Starts.", minimum_norm=True)
+            search = made(
+                Foolbox, self.called, name, self.norm, options, "Starts.", minimum_norm=True
+            )
             starts = search()(model, x, y, context)
         rows = (starts != x).flatten(1).any(dim=1).nonzero()[:, 0]
         found, none = x.clone(), torch.zeros_like(y)
@@ -154,8 +196,8 @@ class FoolboxFrom(Foolbox):
                 raise
             if shown.stochastic:
                 raise Unsupported(
-                    f"foolbox's {self.attack} found an image adversarial and then not: it cannot "
-                    "attack a model whose answers change; take 'boundary-l2' or 'square-linf'"
+                    f"{self.name} found an image adversarial and then not: it cannot attack a "
+                    "model whose answers change; take 'boundary-l2' or 'square-linf'"
                 ) from error
             return starts  # what it has shown to the model until here counts
 
@@ -182,7 +224,7 @@ def _norm(name: str, kind: Any) -> Norm:
 @ATTACKS.scheme("foolbox")
 @cache
 def foolbox_attack(name: str) -> Entry[Callable[..., Any]]:
-    """Return the entry of any attack of foolbox, e.g. ``foolbox:LinfPGD``.
+    """Any attack of foolbox by its name there, e.g. foolbox:LinfPGD; options are foolbox's.
 
     Raises:
         UnknownName: foolbox has none of that name.
@@ -207,13 +249,13 @@ def foolbox_attack(name: str) -> Entry[Callable[..., Any]]:
     norm = _norm(attack, kind)
     target = made(
         FoolboxFrom if can_start else Foolbox,
+        f"foolbox:{name}",
         attack,
         norm,
         options,
         f"{(inspect.getdoc(kind) or attack).splitlines()[0].rstrip('.')}; foolbox's {attack}.",
         minimum_norm=issubclass(kind, base.MinimizationAttack),
-        alone=attack in _ALONE,
-        keyed=attack in _ALONE,
+        at_once=_AT_ONCE.get(attack, 0),
     )
     return Entry(f"foolbox:{name}", target, target.__module__, {"norm": norm})
 
@@ -246,17 +288,17 @@ _TABLE: tuple[tuple[str, str, Norm, dict[str, Any], str], ...] = (
     ("hopskipjump-linf", "HopSkipJumpAttack", Norm.LINF, _JUMPS, "HopSkipJump, Chen et al. (2020)"),
 )
 for _name, _attack, _of, _options, _paper in _TABLE:
-    _alone = _attack in _ALONE
+    _jumps = _attack == "HopSkipJumpAttack"
     ATTACKS.register(_name, norm=_of)(
         made(
-            FoolboxFrom if _alone or "FMN" in _attack else Foolbox,
+            FoolboxFrom if _jumps or "FMN" in _attack else Foolbox,
+            _name,
             _attack,
             _of,
             _options,
             f"{_paper}; foolbox's {_attack}.",
             minimum_norm=True,
-            alone=_alone,
-            keyed=_alone,
-            fixed={"constraint": _of.value} if _alone else {},
+            at_once=_AT_ONCE.get(_attack, 0),
+            fixed={"constraint": _of.value} if _jumps else {},
         )
     )

@@ -3,7 +3,7 @@
 A library gets the images, the labels and a module that answers with logits; it cannot reach the
 model's weights, flags or statistics through it. Its global random numbers are seeded from the keyed
 noise of the first image it is given, and put back. So its draws belong to the micro-batch, not to
-the image, unless images go alone (`Foreign.alone`); so do the draws of a stochastic model.
+the image (`Foreign.keyed`); so do the draws of a stochastic model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from bench.batching import in_parts
 from bench.context import Context
-from bench.errors import InputError
+from bench.errors import BenchError, InputError
 from bench.noise import Noise
 from bench.preserving import preserved, seeded
 from bench.target import Target, target
@@ -39,6 +39,7 @@ class Shown(nn.Module):
 
     Attributes:
         images: How many images it was shown.
+        failure: What the model raised.
         nearest: With ``watch``, the nearest misclassified image of the batch's size that it was
             shown, ``(B, C, H, W)``; the clean image where there was none. A library may return
             another point than the best it has seen, or stop at an assertion.
@@ -53,6 +54,7 @@ class Shown(nn.Module):
         self._watch = watch and not goal.stochastic  # one wrong draw proves nothing
         self.nearest, self._distance = x.clone(), torch.full_like(x[:, 0, 0, 0], torch.inf)
         self.images = self._calls = 0
+        self.failure: Exception | None = None
 
     @property
     def stochastic(self) -> bool:
@@ -65,7 +67,11 @@ class Shown(nn.Module):
             raise OutOfTime
         self._calls, self.images = self._calls + 1, self.images + len(x)
         x = x.float()
-        logits = self._goal(x, self._draws(len(x)))[:, 0]
+        try:
+            logits = self._goal(x, self._draws(len(x)))[:, 0]
+        except Exception as error:
+            self.failure = error
+            raise
         if self._watch and x.shape == self._x.shape:
             self._note(x.detach(), logits.detach())
         return logits
@@ -98,8 +104,9 @@ class Foreign:
         minimum_norm: Whether it minimises the distance, and ``eps`` is ignored.
         watched: Whether the nearest adversarial image that the library showed to the model counts
             instead of the one it returns.
-        alone: Whether each image is attacked by itself.
+        at_once: At most so many images together; 0 for as many as go through the model.
         keyed: Whether an image's draws do not depend on the other images of the micro-batch.
+        called: Its name here.
     """
 
     eps: float | None = None
@@ -109,17 +116,23 @@ class Foreign:
     fixed: ClassVar[Mapping[str, Any]] = {}
     minimum_norm: ClassVar[bool] = False
     watched: ClassVar[bool] = False
-    alone: ClassVar[bool] = False
+    at_once: ClassVar[int] = 0
     keyed: ClassVar[bool] = False
+    called: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         if self.eps is None and not self.minimum_norm:
             raise InputError(
-                f"{self} keeps to a budget; give one, e.g. eps=8/255, or take an attack that looks "
-                "for the nearest adversarial image, e.g. 'ddn-l2'"
+                f"{self.name} keeps to a budget; give one, e.g. eps=8/255, or take an attack that "
+                "looks for the nearest adversarial image, e.g. 'ddn-l2'"
             )
         if self.eps is not None and not self.eps >= 0:
-            raise InputError(f"{self}: expected a budget eps of at least 0")
+            raise InputError(f"{self.name}: eps={self.eps}, expected at least 0")
+
+    @property
+    def name(self) -> str:
+        """What to call it in messages."""
+        return f"attack '{self.called}'"
 
     def options(self) -> dict[str, Any]:
         """Return the library's options."""
@@ -158,8 +171,9 @@ class Foreign:
             near = None if starts is None else starts[rows]
             return self._part(goal, x[rows], y[rows], local, near)
 
+        size = min(self.at_once or context.micro_batch, context.micro_batch)
         with preserved(model):
-            parts = in_parts(len(x), 1 if self.alone else context.micro_batch, attack, x.device)
+            parts = in_parts(len(x), size, attack, x.device)
         context.spent(torch.cat([passes for _, passes in parts]))
         return torch.cat([points for points, _ in parts])
 
@@ -169,11 +183,10 @@ class Foreign:
         """Return candidates and passes of as many images as the library gets together."""
         shown = Shown(goal, x, y, self.norm, context, self.watched).eval()
         seed = int(context.noise.at("foreign").integers(1 << 62, 1)[0])
+        candidates = x
         with seeded(seed), warnings.catch_warnings(), contextlib.suppress(OutOfTime):
             warnings.filterwarnings("ignore", module=r"foolbox|eagerpy|torchattacks")
-            candidates = x
-            candidates = self.run(shown, x.clone(), y.clone(), starts).detach().to(x.dtype)
-            candidates = candidates.clamp(0, 1)
+            candidates = self._ran(shown, x, y, starts).to(x.dtype).clamp(0, 1)
             if self.watched:
                 with torch.no_grad():
                     shown(candidates)
@@ -184,9 +197,25 @@ class Foreign:
         context.progress(len(x))
         return candidates, torch.full_like(y, -(-shown.images // len(x)))
 
+    def _ran(self, shown: Shown, x: Tensor, y: Tensor, starts: Tensor | None) -> Tensor:
+        """Return what `run` does, or say which library failed; what the model raised stays."""
+        x = x.clone(memory_format=torch.contiguous_format)  # a library may want it in one piece
+        try:
+            return self.run(shown, x, y.clone(), starts).detach()
+        except (BenchError, OutOfTime, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            if error is shown.failure:
+                raise
+            raise BenchError(
+                f"{self.name} with {self.options()} stopped inside its library with "
+                f"{type(error).__name__}: {error}; try other options, or leave the attack out"
+            ) from error
+
 
 def made(
     base: type[Foreign],
+    called: str,
     attack: str,
     norm: Norm,
     options: Mapping[str, Any],
@@ -197,6 +226,7 @@ def made(
 
     Args:
         base: The library's subclass of `Foreign`.
+        called: Its name here.
         attack: Its name there.
         norm: Of its budget or distance.
         options: Its options with their defaults: fields of the class.
@@ -209,7 +239,7 @@ def made(
         attack,
         [*fields, ("norm", Norm, field(default=norm, init=False))],
         bases=(base,),
-        namespace={"__doc__": summary, "attack": attack, **facts},
+        namespace={"__doc__": summary, "called": called, "attack": attack, **facts},
         frozen=True,
         kw_only=True,
     )

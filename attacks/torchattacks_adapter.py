@@ -85,9 +85,7 @@ class Torchattacks(Foreign):
         try:
             attack = kind(shown, **options)
         except (AssertionError, TypeError, ValueError) as error:
-            raise InputError(
-                f"torchattacks' {self.attack} does not take {options}: {error}"
-            ) from error
+            raise InputError(f"{self.name} does not take {options}: {error}") from error
         found: Tensor = attack(x, y)
         return found
 
@@ -100,7 +98,7 @@ class Torchattacks(Foreign):
 @ATTACKS.scheme("torchattacks")
 @cache
 def torchattacks_attack(name: str) -> Entry[Callable[..., Any]]:
-    """Return the entry of any attack of torchattacks, e.g. ``torchattacks:MIFGSM``.
+    """Any attack of torchattacks by its name there, e.g. torchattacks:MIFGSM, torchattacks:APGD-L2.
 
     Raises:
         UnknownName: It is not known here.
@@ -118,6 +116,7 @@ def torchattacks_attack(name: str) -> Entry[Callable[..., Any]]:
     options = {key: p.default for key, p in parameters.items() if key not in _OURS}
     target = made(
         Torchattacks,
+        title,
         attack,
         _NORMS[name],
         options,
@@ -158,7 +157,10 @@ class FAB(Torchattacks):
     def __post_init__(self) -> None:
         super().__post_init__()
         if min(self.steps, self.restarts, self.targets) < 1:
-            raise InputError(f"{self}: expected steps, restarts and targets of at least 1")
+            raise InputError(
+                f"{self.name}: steps={self.steps}, restarts={self.restarts}, "
+                f"targets={self.targets}; expected at least 1 of each"
+            )
 
     def options(self) -> dict[str, Any]:
         """Return the library's options."""
@@ -197,6 +199,7 @@ class LinfFAB(FAB):
     """Fast adaptive boundary attack, Croce and Hein (2020), in L-infinity; torchattacks' FAB."""
 
     norm: Norm = field(default=Norm.LINF, init=False)
+    called: ClassVar[str] = "fab-linf"
 
 
 @ATTACKS.register("fab-l2", norm=Norm.L2)
@@ -205,3 +208,4 @@ class L2FAB(FAB):
     """Fast adaptive boundary attack, Croce and Hein (2020), in L2; torchattacks' FAB."""
 
     norm: Norm = field(default=Norm.L2, init=False)
+    called: ClassVar[str] = "fab-l2"

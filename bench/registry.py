@@ -96,7 +96,7 @@ class Registry(Generic[T]):
         """Register the decorated function for names of the form ``name:rest``.
 
         It is called with the rest and returns an entry, or raises a `BenchError` that says why not.
-        Its documentation says what the names are.
+        The first line of its documentation says what the names are.
         """
 
         def add(find: F) -> F:

@@ -35,6 +35,8 @@ def command(kind: str | None, runs: Path) -> None:
 
     for name in [kind] if kind else KINDS:
         _list_entries(name, REGISTRIES[name].entries())
+        for scheme, summary in REGISTRIES[name].schemes.items():
+            click.echo(f"  {scheme + ':NAME':22} {summary}")
 
 
 def _list_entries(kind: str, entries: Sequence[Entry[Any]]) -> None:
