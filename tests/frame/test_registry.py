@@ -10,7 +10,7 @@ import pytest
 
 from bench import registry
 from bench.errors import BenchError, InputError, UnknownName
-from bench.registry import ATTACKS, REGISTRIES, Registry
+from bench.registry import ATTACKS, REGISTRIES, Entry, Registry
 
 
 @pytest.fixture
@@ -94,6 +94,30 @@ def test_entries_tell_summary_and_options(fruit: Registry[Any]) -> None:
     assert len(fruit) == 2
     assert "peel" in fruit
     assert "pear" not in fruit
+
+
+def test_a_scheme_finds_entries_by_the_rest_of_the_name(fruit: Registry[Any]) -> None:
+    @fruit.scheme("market")
+    def market(rest: str) -> Entry[Any]:
+        """Any fruit of the market, e.g. market:fig.
+
+        More.
+        """
+        if rest != "fig":
+            raise UnknownName("fruit", f"market:{rest}", ["market:fig"])
+        return Entry(f"market:{rest}", len, "builtins", {"colour": "blue"})
+
+    fruit.register("apple")(max)
+    assert fruit["market:fig"] is len
+    assert fruit.entry("market:fig").facts == {"colour": "blue"}
+    assert "market:fig" in fruit
+    assert "market:figg" not in fruit
+    assert list(fruit) == ["apple"]  # whatever a scheme could find is not listed
+    assert fruit.schemes == {"market": "Any fruit of the market, e.g. market:fig."}
+    with pytest.raises(UnknownName, match="did you mean 'market:fig'"):
+        fruit["market:figg"]
+    with pytest.raises(UnknownName, match="'shop:fig' is not a fruit"):
+        fruit["shop:fig"]
 
 
 def test_every_registered_thing_says_what_it_is() -> None:
