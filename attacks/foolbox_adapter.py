@@ -34,6 +34,7 @@ _REFUSED = {
     "BinarizationRefinementAttack": "it is for models that threshold their input",
     "SpatialAttack": "rotations and translations have no norm",
 }
+_STARTS_FAIL = {"L0FMNAttack"}  # with points to start from it asks a tensor for an arange
 _AT_ONCE = {"HopSkipJumpAttack": 16}  # it makes up to 800 copies of them together
 _BLEND, _SALT = "LinearSearchBlendedUniformNoiseAttack", "SaltAndPepperNoiseAttack"
 _STARTS = {  # the search for an adversarial image to start from, as foolbox has it
@@ -245,7 +246,8 @@ def foolbox_attack(name: str) -> Entry[Callable[..., Any]]:
     signature = inspect.signature(kind)
     options = {key: p.default for key, p in signature.parameters.items() if key not in _HIDDEN}
     options = {**options, **_DEFAULTS.get(attack, {})}
-    can_start = "starting_points" in inspect.signature(kind.run).parameters
+    takes = "starting_points" in inspect.signature(kind.run).parameters
+    can_start = takes and attack not in _STARTS_FAIL
     norm = _norm(attack, kind)
     target = made(
         FoolboxFrom if can_start else Foolbox,
@@ -289,9 +291,10 @@ _TABLE: tuple[tuple[str, str, Norm, dict[str, Any], str], ...] = (
 )
 for _name, _attack, _of, _options, _paper in _TABLE:
     _jumps = _attack == "HopSkipJumpAttack"
+    _can_start = _jumps or ("FMN" in _attack and _attack not in _STARTS_FAIL)
     ATTACKS.register(_name, norm=_of)(
         made(
-            FoolboxFrom if _jumps or "FMN" in _attack else Foolbox,
+            FoolboxFrom if _can_start else Foolbox,
             _name,
             _attack,
             _of,
