@@ -24,7 +24,7 @@ from bench.noise import Noise
 from bench.registry import ATTACKS
 from bench.types import Norm
 
-Kind = Literal["any", "budget", "minimum norm", "starts", "gradient", "eot"]
+Kind = Literal["any", "budget", "minimum norm", "starts", "eot"]
 
 # Budgets that break toy models of 64 pixels, in units of the [0, 1] pixel range (L0: entries).
 EPS = {Norm.L0: 24.0, Norm.L2: 1.0, Norm.LINF: 0.15}
@@ -34,12 +34,14 @@ SMALL = {
     **{"apgd_steps": 12, "fab_steps": 4, "square_queries": 80},  # of AutoAttack
     **{"initial_gradient_eval_steps": 4, "binary_search_steps": 3},  # of foolbox
 }
-SMALL_ALONE = {"steps": 2}  # where an attack takes one image at a time
-# Beside those that have names of their own; what is not installed is left out.
+SMALL_AND_SLOW = {"steps": 2}
+# Names of other libraries; what is not installed is left out.
 FOREIGN = (
     *("foolbox:LinfPGD", "foolbox:L2RepeatedAdditiveUniformNoiseAttack", "foolbox:BoundaryAttack"),
     *("torchattacks:MIFGSM", "torchattacks:PGDL2"),
 )
+# They stand for all attacks of other libraries, which share their adapter; the rest is slow tests.
+EXAMPLES = ("ddn-l2", "fab-linf", "torchattacks:MIFGSM")
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Case:
         name: In the registry.
         norm: Of its budget.
         minimum_norm: Whether it always looks for the nearest adversarial image.
-        alone: Whether it takes one image at a time, which is slow.
+        slow: Whether its tests are slow ones.
         keyed: Whether an image's draws belong to it; those of other libraries belong to the batch.
         known: Names of its options.
         small: Options with small numbers, those that it has.
@@ -59,7 +61,7 @@ class Case:
     name: str
     norm: Norm
     minimum_norm: bool
-    alone: bool
+    slow: bool
     keyed: bool
     known: frozenset[str]
     small: dict[str, Any] = field(default_factory=dict)
@@ -85,8 +87,8 @@ class Case:
 def _case(name: str) -> Case:
     entry = ATTACKS.entry(name)
     defaults, kind = entry.options, entry.target
-    alone = bool(getattr(kind, "alone", False))
-    most = {**SMALL, **(SMALL_ALONE if alone else {})}
+    keyed, few = bool(getattr(kind, "keyed", True)), bool(getattr(kind, "at_once", 0))
+    most = {**SMALL, **(SMALL_AND_SLOW if few else {})}
     small = {
         option: number
         for option, number in most.items()
@@ -96,8 +98,8 @@ def _case(name: str) -> Case:
         name=name,
         norm=Norm(entry.facts["norm"]),
         minimum_norm=bool(getattr(kind, "minimum_norm", False)),
-        alone=alone,
-        keyed=bool(getattr(kind, "keyed", True)),
+        slow=not keyed and name not in EXAMPLES,
+        keyed=keyed,
         known=frozenset(defaults),
         small=small,
     )
@@ -113,19 +115,15 @@ _IS: dict[Kind, Callable[[Case], bool]] = {
     "budget": lambda case: not case.minimum_norm,
     "minimum norm": lambda case: case.minimum_norm,
     "starts": _takes_starts,
-    "gradient": lambda case: "gradient" in case.known,
     "eot": lambda case: {"gradient", "eot_samples"} <= case.known,
 }
 
 
 def cases(kind: Kind) -> list[Any]:
-    """Return the attacks of a kind: all that are registered, and some by other libraries' names.
-
-    Those that take one image at a time are slow tests.
-    """
+    """Return the attacks of a kind: all that are registered, and some by other libraries' names."""
     names = [*ATTACKS, *(name for name in FOREIGN if name in ATTACKS)]
     found = [case for case in map(_case, names) if _IS[kind](case)]
-    return [pytest.param(case, marks=pytest.mark.slow) if case.alone else case for case in found]
+    return [pytest.param(case, marks=pytest.mark.slow) if case.slow else case for case in found]
 
 
 def small_net(classes: int = 4, seed: int = 0) -> nn.Module:
