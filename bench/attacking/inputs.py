@@ -186,7 +186,7 @@ def _nearest(attack: str | Attack, options: dict[str, Any]) -> Any:
     except TypeError as error:  # its check compares the budget with a number
         raise InputError(
             f"attack {attack!r} needs a budget: give eps=8/255, say; attacks that look for the "
-            "nearest adversarial image are e.g. 'boundary-l2' and 'pgd-l2' without eps"
+            "nearest adversarial image are e.g. 'boundary-l2' and 'ddn-l2'"
         ) from error
 
 
