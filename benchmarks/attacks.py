@@ -45,7 +45,7 @@ def parse() -> argparse.Namespace:
 # Budgets at which each network keeps 20 to 70 % of the images: nobody is done early.
 BUDGETS = {
     "digits": (0.1, 0.5, (0.025, 0.05, 0.1, 0.15, 0.2)),
-    "resnet20": (0.3 / 255, 0.05, tuple(e / 255 for e in (0.1, 0.2, 0.4, 0.8, 1.6))),
+    "resnet20": (0.4 / 255, 0.05, tuple(e / 255 for e in (0.1, 0.2, 0.4, 0.8, 1.6))),
     "resnet2b": (2 / 255, 0.25, tuple(e / 255 for e in (0.5, 1, 2, 4, 8))),
 }
 

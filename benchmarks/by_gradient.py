@@ -9,8 +9,6 @@ import torch
 from matches import Call, Match, Section, change, foolbox_model, nearest, passes, within, wrong
 from torch import nn
 
-import bench
-
 
 def pgd_linf(match: Match) -> Section:
     """Compare PGD in L-infinity at one budget."""
@@ -114,7 +112,9 @@ def apgd(match: Match) -> Section:
     return section
 
 
-def _minimum_norm(match: Match, order: float, name: str, peers: dict[str, str]) -> Section:
+def _minimum_norm(
+    match: Match, order: float, name: str, ours: tuple[str, ...], peers: dict[str, str]
+) -> Section:
     model, steps = match.model, match.steps
     right = ~wrong(model, match.x, match.y)
     x, y = match.x[right], match.y[right]
@@ -124,13 +124,8 @@ def _minimum_norm(match: Match, order: float, name: str, peers: dict[str, str]) 
         passes(model, x, y, steps),
         nearest(model, x, y, order, name),
     )
-    for attack in bench.ATTACKS.entries():
-        minimises = getattr(attack.target, "minimum_norm", False)
-        steps_uphill = minimises and "gradient" in attack.options and "steps" in attack.options
-        if steps_uphill and attack.facts["norm"] == ("l2" if order == 2 else "linf"):
-            section.ours(f"bench {attack.name}", attack.name, model, x, y, steps=steps)
-    pgd = "pgd-l2" if order == 2 else "pgd-linf"
-    section.ours(f"bench {pgd}", pgd, model, x, y, steps=steps)
+    for attack in ours:
+        section.ours(f"bench {attack}", attack, model, x, y, steps=steps)
 
     def foolbox(kind: str) -> Callable[[Any], Call]:
         def make(package: Any) -> Call:
@@ -147,9 +142,15 @@ def _minimum_norm(match: Match, order: float, name: str, peers: dict[str, str]) 
 
 def minimum_l2(match: Match) -> Section:
     """Compare the nearest adversarial images in L2."""
-    return _minimum_norm(match, 2, "L2", {"foolbox DDN": "DDNAttack", "foolbox FMN": "L2FMNAttack"})
+    return _minimum_norm(
+        match,
+        2,
+        "L2",
+        ("ddn-l2", "fmn-l2"),
+        {"foolbox DDN": "DDNAttack", "foolbox FMN": "L2FMNAttack"},
+    )
 
 
 def minimum_linf(match: Match) -> Section:
     """Compare the nearest adversarial images in L-infinity."""
-    return _minimum_norm(match, torch.inf, "L∞", {"foolbox FMN": "LInfFMNAttack"})
+    return _minimum_norm(match, torch.inf, "L∞", ("fmn-linf",), {"foolbox FMN": "LInfFMNAttack"})
