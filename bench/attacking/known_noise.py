@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bench.attacking.inputs import Plan
 from bench.attacking.judging import SCORE, Judge
-from bench.attacking.sources import Searches, Source
+from bench.attacking.sources import FIXED_NOISE, Searches, Source
 from bench.context import Context
 from bench.noise import Noise
 from bench.refinement import Refining, is_refining
@@ -81,7 +81,7 @@ def attack_known_noise(
     known = KnownNoise(model, context.noise)
     kind = "full" if "full" in model.gradients else "straight-through"
     plan = task.varied(gradient=kind, eot_samples=1)
-    search = Searches([Source("fixed-noise", plan, known)], x, judge.y, context)
+    search = Searches([Source(FIXED_NOISE, plan, known)], x, judge.y, context)
     right, stages = _right(judge, x), []
     for i, winner in enumerate(winners):
         right &= _right(judge, winner)
@@ -91,7 +91,7 @@ def attack_known_noise(
                 for _, found in search.at(i, rows, None if starts is None else starts[rows]):
                     right[rows] &= _right(judge, found, rows)
         stages.append(right.clone())
-    passes = search.passes["fixed-noise"]
+    passes = search.passes[FIXED_NOISE]
     return Known(torch.stack(stages), passes, time.perf_counter() - began)
 
 

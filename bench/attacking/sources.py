@@ -25,6 +25,7 @@ from bench.target import Gradient, not_applicable
 GRADIENTS = get_args(Gradient)
 FROM_STATIC = " from static"
 DRAWS = "draws"
+FIXED_NOISE = "fixed-noise"
 SOURCES = (
     "clean",
     "static",

@@ -8,7 +8,6 @@ winner is scored, on draws that nothing before has seen.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,10 +26,10 @@ from bench.attacking.inputs import (
     noise_of,
     plan,
 )
-from bench.attacking.judging import LEAVE, Judge
-from bench.attacking.known_noise import attack_known_noise, unknowable
-from bench.attacking.sources import GRADIENTS, SOURCES, Searches, Settings, Source, sources_of
-from bench.attacking.verifying import distances, per_image
+from bench.attacking.known_noise import unknowable
+from bench.attacking.sources import FIXED_NOISE, GRADIENTS, Settings, sources_of
+from bench.attacking.verifying import distances
+from bench.attacking.winners import Contest, Part, broken
 from bench.batching import in_parts
 from bench.context import Context
 from bench.errors import InputError
@@ -38,8 +37,6 @@ from bench.preserving import preserved
 from bench.refinement import is_stochastic
 from bench.types import Attack, Norm
 
-FIXED_NOISE = "fixed-noise"
-LEAVING_DRAWS = 20  # all wrong, those of selection among them, before an image is left alone
 FULL_SAMPLES = 2  # draws behind a full gradient, which costs several times a straight-through one
 
 
@@ -52,7 +49,7 @@ class StochasticResult:
         norm: The norm of the budgets.
         eps: The budgets; infinite where the nearest adversarial image was asked for.
         x_adv: The winners, ``(n_eps, B, C, H, W)``.
-        source: Where each winner comes from, ``(n_eps, B)``: positions in `SOURCES`.
+        source: Where each winner comes from, ``(n_eps, B)``: positions in `sources.SOURCES`.
         rank: Of the winners on the selection draws, ``(n_eps, B)`` float64: the number of draws
             that are right, and within it the mean margin. Among several attacks the one with the
             lowest rank may be taken for each image: its scoring draws had no part in it.
@@ -104,131 +101,6 @@ class StochasticResult:
             )
             for name, kind in kinds.items()
         }
-
-
-@dataclass
-class _Winners:
-    """The best candidates so far of some images.
-
-    Attributes:
-        point: ``(B, C, H, W)``.
-        rank: On the selection draws, ``(B,)``.
-        source: Positions in `SOURCES`, ``(B,)``.
-    """
-
-    point: Tensor
-    rank: Tensor
-    source: Tensor
-
-    def offer(self, name: str, found: Tensor, rank: Tensor, rows: Tensor, better: Tensor) -> None:
-        """Take up the candidates of some rows where they are better."""
-        self.point[rows] = torch.where(per_image(better, found), found, self.point[rows])
-        self.rank[rows] = torch.where(better, rank, self.rank[rows])
-        self.source[rows] = torch.where(better, SOURCES.index(name), self.source[rows])
-
-
-@dataclass(frozen=True)
-class _Part:
-    """The results of one micro-batch, budgets increasing."""
-
-    x_adv: Tensor
-    source: Tensor
-    rank: Tensor
-    predictions: Tensor
-    clean_predictions: Tensor
-    margin: Tensor
-    clean_margin: Tensor
-    spent: dict[str, Tensor]
-    seconds: dict[str, float]
-    fixed_noise: Tensor | None
-    refused: dict[str, str]
-
-
-@dataclass(frozen=True)
-class _Attack:
-    """All that is the same for every micro-batch."""
-
-    task: Plan
-    model: nn.Module
-    sources: list[Source]
-    selection: int
-    scoring: int
-    fixed_noise: bool
-
-    def __call__(self, x: Tensor, y: Tensor, context: Context, starts: Tensor | None) -> _Part:
-        """Attack one micro-batch: search, choose the winners, score them."""
-        judge = Judge(self.model, y, context.noise, self.selection, self.scoring)
-        clean_predictions, clean_margin = judge.score(x)
-        searches = Searches(self.sources, x, y, context)
-        best = _Winners(x.clone(), judge.rank(x), torch.zeros_like(y))
-        left = torch.zeros_like(y, dtype=torch.bool)
-        stages = []
-        for i, eps in enumerate(self.task.eps):
-            rows = self._remaining(judge, best, left, eps)
-            if len(rows):
-                near = None if starts is None else starts[rows]
-                for name, found in searches.at(i, rows, near):
-                    rank = judge.rank(found, rows)
-                    better = self._better(best, x, rows, found, rank, eps)
-                    best.offer(name, found, rank, rows, better)
-            scores = judge.score(best.point)
-            stages.append((best.point.clone(), best.source.clone(), best.rank.clone(), *scores))
-        x_adv, source, rank, predictions, margins = map(torch.stack, zip(*stages, strict=True))
-        passes, seconds, known = searches.passes, searches.seconds, None
-        if self.fixed_noise:
-            known = attack_known_noise(self.task, self.model, x, judge, context, x_adv)
-            passes = {**passes, FIXED_NOISE: known.passes}
-            seconds = {**seconds, FIXED_NOISE: known.seconds}
-        return _Part(
-            x_adv=x_adv,
-            source=source,
-            rank=rank,
-            predictions=predictions,
-            clean_predictions=clean_predictions,
-            margin=margins.double().mean(dim=-1),
-            clean_margin=clean_margin.double().mean(dim=1),
-            spent=passes,
-            seconds=seconds,
-            fixed_noise=None if known is None else known.right,
-            refused=searches.refused,
-        )
-
-    def _remaining(self, judge: Judge, best: _Winners, left: Tensor, eps: float) -> Tensor:
-        """Return the rows to attack further; note in ``left`` the others.
-
-        An image is left alone whose winner is right in none of the selection draws and in none of
-        as many fresh ones, 20 in all or more. If it is right with probability p, this happens with
-        probability (1 - p)^20: what p could still fall by raises the accuracy by at most 0.018.
-        """
-        if eps in (0, math.inf):
-            return torch.arange(len(left) if eps else 0, device=left.device)
-        rows = (~left & (best.rank < 0.5)).nonzero()[:, 0]
-        if len(rows):
-            fresh = max(self.selection, LEAVING_DRAWS - self.selection)
-            predictions, _ = judge.draws(best.point[rows], LEAVE, fresh, rows)
-            left[rows] = (predictions != judge.y[rows, None]).all(dim=1)
-        return (~left).nonzero()[:, 0]
-
-    def _better(
-        self, best: _Winners, x: Tensor, rows: Tensor, found: Tensor, rank: Tensor, eps: float
-    ) -> Tensor:
-        """Say where a candidate takes the place of the winner.
-
-        Within a budget the lower rank wins, and a tie stays with the older, smaller change. Without
-        one, the nearer of those that are broken.
-        """
-        if eps < math.inf:
-            return rank < best.rank[rows]
-        norm = self.task.norm
-        mine = distances(x[rows], found)[norm].to(x.device)
-        its = distances(x[rows], best.point[rows])[norm].to(x.device)
-        breaks, broken = _broken(rank, self.selection), _broken(best.rank[rows], self.selection)
-        return breaks & (~broken | (mine < its))
-
-
-def _broken(rank: Tensor, draws: int) -> Tensor:
-    """Say which ranks are of at most half of the draws right."""
-    return rank.round() <= draws / 2
 
 
 def attack_stochastic(
@@ -305,9 +177,9 @@ def attack_stochastic(
     if FIXED_NOISE in gradients and (reason := unknowable(work, model)):
         skipped[FIXED_NOISE] = reason
     known = FIXED_NOISE in gradients and FIXED_NOISE not in skipped
-    run = _Attack(work, model, sources, selection_draws, scoring_draws, known)
+    run = Contest(work, model, sources, selection_draws, scoring_draws, known)
 
-    def attack_rows(rows: Tensor) -> _Part:
+    def attack_rows(rows: Tensor) -> Part:
         local = replace(base, noise=noise.select(rows))
         rows = rows.to(images.device)
         start = None if near is None else near[rows].to(device)
@@ -341,7 +213,7 @@ def _by_gradient(work: Plan) -> Settings:
 
 def _joined(
     work: Plan,
-    parts: list[_Part],
+    parts: list[Part],
     images: Tensor,
     labels: Tensor,
     selection: int,
@@ -365,7 +237,7 @@ def _joined(
         x_adv=x_adv,
         source=join("source"),
         rank=rank,
-        broken=_broken(rank, selection),
+        broken=broken(rank, selection),
         predictions=join("predictions"),
         clean_predictions=rows([p.clean_predictions for p in parts]),
         margin=join("margin"),
