@@ -190,8 +190,10 @@ class FoolboxFrom(Foolbox):
         return found
 
     def _from(self, shown: Shown, x: Tensor, y: Tensor, starts: Tensor) -> Tensor:
-        try:
-            return self.ran(shown, x, y, starting_points=starts)
+        from eagerpy.astensor import astensor
+
+        try:  # FMN in L0 takes no plain tensor here
+            return self.ran(shown, x, y, starting_points=astensor(starts))
         except (AssertionError, ValueError) as error:
             if isinstance(error, ValueError) and "adversarial" not in str(error):
                 raise
