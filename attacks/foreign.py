@@ -171,7 +171,8 @@ class Foreign:
             near = None if starts is None else starts[rows]
             return self._part(goal, x[rows], y[rows], local, near)
 
-        size = min(self.at_once or context.micro_batch, context.micro_batch)
+        size = context.micro_batch // goal.rows
+        size = min(self.at_once or size, size)
         with preserved(model):
             parts = in_parts(len(x), size, attack, x.device)
         context.spent(torch.cat([passes for _, passes in parts]))

@@ -233,7 +233,7 @@ class Square:
             return self._climb(goal, x[rows], y[rows], context, rows, eps, near)
 
         with torch.no_grad():
-            parts = in_parts(len(x), context.micro_batch // goal.samples, search, x.device)
+            parts = in_parts(len(x), context.micro_batch // goal.rows, search, x.device)
         context.spent(torch.cat([passes for _, passes in parts]))
         return torch.cat([points for points, _ in parts], dim=1)
 
