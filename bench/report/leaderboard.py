@@ -312,6 +312,12 @@ def eps_text(eps: float) -> str:
     return f"{levels}/255" if is_level and len(plain) > 5 else plain
 
 
+def _attacks(record: Record) -> str:
+    """Return the attacks of a record in words."""
+    names = str(record.settings["attack"]).split("+")
+    return names[0] if len(names) == 1 else f"the worst of {', '.join(names)} for each"
+
+
 def _robustness(records: Sequence[Record], title: str) -> list[Table]:
     """Lay out one table a norm: rows of models, columns of budgets, clean accuracy first."""
     tables = []
@@ -335,7 +341,10 @@ def _robustness(records: Sequence[Record], title: str) -> list[Table]:
             for names, own in sorted(cells.items(), key=lambda item: labels.index(item[0][0]))
         ]
         n = next((r.n for r in members if r.n), None)
-        lines = [f"{n} images; eps in units of the [0, 1] pixel range. {INTERVALS}"] if n else []
+        under = "" if several else f" under {_attacks(members[0])}"
+        lines = (
+            [f"{n} images{under}; eps in units of the [0, 1] pixel range. {INTERVALS}"] if n else []
+        )
         lines += ordered(f"{r.label}: {r.note}" for r in members if r.note and r.value is not None)
         lines += [*checks_lines(members), *notes.lines()]
         name = NORMS.get(norm, norm)

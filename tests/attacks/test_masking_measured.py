@@ -301,6 +301,21 @@ def test_a_density_without_classes_has_no_gradient_to_mask() -> None:
         look(small(images=8), model_of(Density()))
 
 
+def test_the_evidence_does_not_depend_on_the_micro_batch(linear: nn.Module) -> None:
+    few, model = small(images=16, queries=20, noise_draws=10, grid_steps=3), model_of(linear)
+    data = load_images(few.data)
+    images, labels = to_tensor(data.images, torch.device("cpu")), torch.from_numpy(data.labels)
+    noise = bound(0, few.name, range(16))
+    whole, parts = (
+        few(model, Batch(images, labels, 10), Context(noise=noise, micro_batch=size))
+        for size in (64, 5)
+    )
+    assert whole.keys() == parts.keys()
+    for name, values in whole.items():
+        different = ~np.isclose(values, parts[name], atol=1e-4)
+        assert different.sum() <= 1, name
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "eps"),

@@ -23,6 +23,7 @@ RUN = (
     *("run", "--model", "py:model.py:slow", "--suite", "accuracy,robustness", "--limit", 450),
     *("--set", "robustness.attacks=pgd-l2", "--set", "robustness.l2=0.5"),
     *("--set", "robustness.steps=2", "--set", "robustness.restarts=1"),
+    *("--set", "robustness.checks=false"),
 )
 SLOW = """
 

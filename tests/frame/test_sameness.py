@@ -19,7 +19,8 @@ from bench.types import Array
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "ood": {"sets": ["interp"], "n": 40},
-    "robustness": {"steps": 3, "restarts": 1, "linf": 0.1, "l2": 0.5}
+    "robustness": {"steps": 3, "restarts": 1, "linf": 0.1, "l2": 0.5, "checks": False}
+    | {"attacks": ["pgd-linf", "pgd-l2"], "gradients": ["static", "straight-through"]}
     | {"eot_samples": 2, "selection_draws": 3, "scoring_draws": 5},
     "accuracy": {"draws": 3},
 }
