@@ -16,7 +16,7 @@ import torch
 
 from bench.context import Context, resolve_device
 from bench.data import to_tensor
-from bench.errors import BenchError, ModelError, Unsupported
+from bench.errors import BenchError, MissingExtra, ModelError, Unsupported
 from bench.models import LoadedModel, ModelRef, load
 from bench.noise import bound
 from bench.sizing import micro_batch_for
@@ -104,7 +104,7 @@ def _fill(
                 return _failed(shard, error, f"out of memory with one image at a time: {error}")
             torch.cuda.empty_cache()
             micro_batch //= 2  # keyed noise makes the result independent of it
-        except Unsupported as error:
+        except (MissingExtra, Unsupported) as error:
             return ShardResult(shard.key, None, status=Status.NOT_APPLICABLE, reason=str(error))
         except BenchError as error:
             return _failed(shard, error, str(error))
