@@ -107,7 +107,8 @@ class Attacked:
         afterwards. Of a deterministic one ``broken`` (B, E) and ``smallest_eps`` (B,), infinite
         where no budget breaks it. Of a stochastic one the classes of the scoring draws, ``drawn``
         (B, E, R) and ``clean_drawn`` (B, R); ``rank`` (B, E) of the winners on the selection
-        draws; which source won, ``source`` (B, E); evaluations by source, ``spent_<source>`` (B,).
+        draws, and whether at most half of these are right, ``found`` (B, E); which source won,
+        ``source`` (B, E); evaluations by source, ``spent_<source>`` (B,).
         """
         assert model is not None
         if batch.y is None:
@@ -186,6 +187,7 @@ def arrays_of_result(result: AttackResult, labels: Array) -> dict[str, Array]:
         "drawn": draws.predictions.transpose(0, 1).cpu().numpy().astype(np.int16),
         "clean_drawn": draws.clean_predictions.cpu().numpy().astype(np.int16),
         "rank": draws.rank.T.cpu().numpy(),
+        "found": draws.broken.T.cpu().numpy(),
         "source": draws.source.T.cpu().numpy().astype(np.int8),
         **{f"spent_{name}": spent.cpu().numpy() for name, spent in draws.spent.items()},
     }

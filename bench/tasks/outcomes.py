@@ -152,11 +152,8 @@ def distance_rows(norm: Norm, parts: Sequence[Arrays], reduction: Reduction) -> 
 
 
 def _adversarial(part: Arrays) -> Array:
-    """Say which images are wrong in the last column, or in at least half of its draws."""
-    if "broken" in part:
-        return np.asarray(part["broken"][:, -1])
-    share = (part["drawn"][:, -1] != part["label"][:, None]).mean(axis=1)
-    return np.asarray(share >= 0.5)
+    """Say for which images the last column, the one without budget, holds an adversarial one."""
+    return np.asarray(part["broken" if "broken" in part else "found"][:, -1])
 
 
 def median_interval(values: Array, level: float) -> tuple[float, float, float]:

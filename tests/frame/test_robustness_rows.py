@@ -95,6 +95,7 @@ def drawn(right: Array, rank: Array, source: str = "full", **more: Any) -> dict[
         "clean_drawn": np.zeros((n, right.shape[2]), dtype=np.int16),
         "drawn": classes,
         "rank": rank,
+        "found": rank <= 5,
         "source": np.full(rank.shape, SOURCES.index(source), dtype=np.int8),
         "queries": np.full(n, 50),
         "spent_static": np.full(n, 20),
@@ -203,6 +204,16 @@ def test_a_median_that_was_not_reached_has_no_number(nearest: Attacked) -> None:
     assert row.high is None
     assert row.note is not None
     assert "half of the images" in row.note
+
+
+def test_a_stochastic_model_is_broken_where_the_selection_draws_say_so(nearest: Attacked) -> None:
+    right = np.zeros((N, 3, 4), dtype=bool)
+    rank = np.full((N, 3), 2.0)
+    rank[:7, 2] = 8.0  # nothing was found for seven of ten, whatever the scoring draws say
+    shard = drawn(right, rank, linf=np.full((N, 3), 0.5))
+    found = rows(Robustness(Norm.LINF, (nearest,)), shard)
+    (row,) = (r for r in found if r.metric == "median_distance")
+    assert (row.value, row.details["found"]) == (None, 3)
 
 
 @pytest.mark.parametrize("n", [6, 7, 20, 101, 500])
