@@ -9,14 +9,18 @@ import torch
 from torch import Tensor
 
 from bench.noise import Noise
+from bench.target import Target
 
-from .geometry import Ball, per_image
+from .geometry import Ball, lengths, per_image
 from .losses import margins
+from .survivors import Survivors, places, possibly
 
 # A point counts as broken for the active set when its margin is below minus this share of the
 # largest logit: another batch size changes logits by about 1e-6 of it, and the verdict, which is
 # taken by a later pass, must not differ.
 _SURE = 1e-5
+_TINY = torch.finfo(torch.float32).tiny
+_SMALL, _LARGE = 1e-15, 1e15  # norms between them are right in float32, and so are their entries
 
 
 @dataclass
@@ -41,88 +45,215 @@ class Best:
         none = torch.zeros(len(x), dtype=torch.int64, device=x.device)
         return cls(x.clone(), torch.full_like(none, torch.inf, dtype=x.dtype), none.bool(), none)
 
+    def select(self, rows: Tensor) -> Best:
+        """Return the state of some images."""
+        return Best(self.point[rows], self.margin[rows], self.broken[rows], self.passes[rows])
+
+    def put(self, rows: Tensor, new: Best) -> None:
+        """Exchange the state of some images."""
+        self.point[rows], self.margin[rows] = new.point, new.margin
+        self.broken[rows], self.passes[rows] = new.broken, new.passes
+
     def forget(self, x: Tensor) -> None:
         """Start anew from the clean images; passes spent stay spent."""
         new = Best.of(x)
         self.point, self.margin, self.broken = new.point, new.margin, new.broken
 
-    def see(self, rows: Tensor, point: Tensor, logits: Tensor, y: Tensor, freeze: bool) -> None:
+    def see(
+        self,
+        rows: Tensor,
+        point: Tensor,
+        logits: Tensor,
+        y: Tensor,
+        freeze: bool,
+        passes: int | None = None,
+        idle: Tensor | None = None,
+    ) -> None:
         """Take up the points of some rows where they are better than what there was.
 
-        With ``freeze`` a broken image keeps the point that broke it, and is charged no more.
+        With ``freeze`` a broken image keeps the point that broke it, and is charged no more; the
+        same goes for those that are ``idle``, ``(b,)``. The logits are ``(b, K, classes)``, and
+        cost ``passes`` an image, K by default.
         """
-        each = margins(logits.detach(), y)
-        margin = each.mean(dim=1)
-        open_ = ~self.broken[rows] if freeze else torch.ones_like(self.broken[rows])
-        better = (margin < self.margin[rows]) & open_
-        self.point[rows] = torch.where(per_image(better, point), point, self.point[rows])
-        self.margin[rows] = torch.where(better, margin, self.margin[rows])
-        scale = logits.detach().abs().amax(dim=(1, 2))
-        self.broken[rows] |= better & (margin < -_SURE * scale)
-        self.passes[rows] += open_ * logits.shape[1]
+        logits = logits.detach()
+        margin, old, broken = margins(logits, y).mean(dim=1), self.margin[rows], self.broken[rows]
+        better, charge = margin < old, passes or logits.shape[1]
+        still = idle if not freeze else broken if idle is None else broken | idle
+        if still is not None:
+            better &= ~still
+        self.passes[rows] += charge if still is None else ~still * charge
+        scale = logits.abs().amax(dim=(1, 2))
+        self.margin[rows] = torch.where(better, margin, old)
+        self.broken[rows] = broken | (better & (margin < -_SURE * scale))
+        if rows.device.type == "cpu":  # copy what changes and no more
+            chosen = better.nonzero()[:, 0]
+            self.point.index_copy_(0, rows[chosen], point.index_select(0, chosen))
+        else:
+            self.point[rows] = torch.where(per_image(better, point), point, self.point[rows])
+
+
+@dataclass
+class Group:
+    """The images that still walk; every field has a row for each.
+
+    Attributes:
+        rows: Their places in the whole batch.
+        point: Where they are.
+        y: True classes.
+        ball: Where they may go.
+        step: Lengths of a step.
+        noise: Their draws.
+        speed: Directions of the step before, with momentum.
+        flat: Random directions, once they were needed.
+    """
+
+    rows: Tensor
+    point: Tensor
+    y: Tensor
+    ball: Ball
+    step: Tensor
+    noise: Noise
+    speed: Tensor | None = None
+    flat: Tensor | None = None
+
+    def select(self, keep: Tensor) -> Group:
+        """Return the group of some images."""
+        return Group(
+            self.rows[keep],
+            self.point[keep],
+            self.y[keep],
+            self.ball.select(keep),
+            self.step[keep],
+            self.noise.select(keep),
+            None if self.speed is None else self.speed[keep],
+            None if self.flat is None else self.flat[keep],
+        )
+
+    def put(self, places: Tensor, point: Tensor, ball: Ball, step: Tensor) -> None:
+        """Let some images start anew elsewhere, in another ball."""
+        self.point[places], self.step[places] = point, step
+        self.ball.put(places, ball)
+        if self.speed is not None:
+            self.speed[places] = 0
+
+    @torch.no_grad()
+    def move(self, gradient: Tensor, momentum: float) -> None:
+        """Take a step up the gradient, in a random direction where there is none."""
+        if momentum:
+            unit = _bounded(gradient)
+            share = unit.abs().mean(dim=(1, 2, 3)).clamp(min=_TINY)
+            unit = unit / per_image(share, unit)  # so that the speeds of steps add
+            self.speed = unit if self.speed is None else momentum * self.speed + unit
+            gradient = self.speed
+        gradient, size = self._usable(gradient)
+        self.ball.climb(self.point, gradient, size, self.step)
+
+    def _usable(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """Return finite gradients of ordinary size that are not zero, and their L2 norms."""
+        size = lengths(gradient)
+        odd = ~((size > _SMALL) & (size < _LARGE))  # also true for NaN
+        if possibly(odd):
+            if self.flat is None:
+                self.flat = self.noise.at("flat").normal(*gradient.shape[1:])
+            bounded = _bounded(gradient)
+            flat = per_image((bounded == 0).all(dim=(1, 2, 3)), gradient)
+            bounded = torch.where(flat, self.flat, bounded)
+            gradient = torch.where(per_image(odd, gradient), bounded, gradient)
+            size = lengths(gradient)
+        return gradient, size
+
+
+def _bounded(gradient: Tensor) -> Tensor:
+    """Return gradients with largest entry 1, or zero; what is not finite becomes zero."""
+    clean = torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
+    largest = clean.abs().amax(dim=(1, 2, 3)).clamp(min=_TINY)
+    return clean / per_image(largest, clean)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one pass showed: the losses ``(B,)`` of some points, with their graph."""
+
+    point: Tensor
+    loss: Tensor
+
+    def gradient(self) -> Tensor:
+        """Return the gradients of the losses in their points; to be asked for once."""
+        if not self.loss.requires_grad:  # constant logits
+            return torch.zeros_like(self.point)
+        (gradient,) = torch.autograd.grad(
+            self.loss.sum(), self.point, allow_unused=True, materialize_grads=True
+        )
+        return gradient
 
 
 @dataclass(frozen=True)
 class Walk:
-    """How one run from one starting point goes.
+    """How runs from a starting point go.
 
     Attributes:
-        logits: (points, noise) to ``(B, K, classes)``, differentiable in the points.
+        goal: What is attacked.
         loss: (logits, y) to ``(B,)``, to be raised.
         steps: How many steps.
-        step_size: Length of a step in the norm of the ball.
         momentum: Share of the last direction kept (Dong et al. 2018, equation 6); 0 is plain.
         early_stop: Whether a broken image leaves the batch.
-        fresh: Whether each budget starts without the point of the one before: the margin of a few
-            draws is no reason to prefer an older point.
         progress: Called with 1 after each step.
+        out_of_time: Asked after each step; when true the run ends.
     """
 
-    logits: Callable[[Tensor, Noise], Tensor]
+    goal: Target
     loss: Callable[[Tensor, Tensor], Tensor]
     steps: int
-    step_size: float
     momentum: float
     early_stop: bool
-    fresh: bool
     progress: Callable[[int], None]
+    out_of_time: Callable[[], bool]
 
     def run(
-        self, best: Best, rows: Tensor, start: Tensor, y: Tensor, ball: Ball, noise: Noise
+        self,
+        best: Best,
+        rows: Tensor,
+        start: Tensor,
+        y: Tensor,
+        ball: Ball,
+        step: Tensor,
+        noise: Noise,
+        uphill: Tensor | None = None,
     ) -> None:
         """Walk uphill from ``start`` and note in ``best`` what is found.
 
-        ``rows`` are the places in ``best`` of the images; ``start``, ``y``, ``ball`` and ``noise``
-        have one row for each.
+        ``rows`` are the places in ``best`` of the images; ``start``, ``y``, ``ball``, ``step`` (the
+        length of a step, ``(b,)``) and ``noise`` have one row for each. Where the start was looked
+        at before, ``uphill`` is its gradient, and the run begins with the first step.
         """
-        point, speed = start, torch.zeros_like(start)
-        fallback = noise.at("flat").normal(*start.shape[1:])
-        every = 1 if start.device.type == "cpu" else 4  # asking a GPU makes it wait
-        for step in range(self.steps + 1):
-            point = point.detach().requires_grad_()
-            logits = self.logits(point, noise.at("step", step))
-            best.see(rows, point.detach(), logits, y, self.early_stop)
-            self.progress(1)
-            if step == self.steps:
+        group = Group(rows, start.clone(), y, ball, step, noise)
+        survivors, taken = Survivors(), 0
+        if uphill is not None:
+            group.move(uphill, self.momentum)
+            taken = 1
+        for k in range(taken, self.steps + 1):
+            seen = self.look(best, group.rows, group.point, group.y, group.noise.at("step", k))
+            if k == self.steps or self.out_of_time():
                 return
-            keep = ~best.broken[rows] if self.early_stop and step % every == every - 1 else None
-            if keep is not None and not keep.any():
+            gone = survivors.after(best.broken[group.rows]) if self.early_stop else None
+            if gone is not None and gone.all():
                 return
-            speed = self.momentum * speed + self._direction(logits, y, point)
-            with torch.no_grad():
-                point = ball.project(point + self.step_size * ball.steepest(speed, fallback))
-            if keep is not None and not keep.all():
-                rows, y, point, speed = rows[keep], y[keep], point[keep], speed[keep]
-                ball, noise, fallback = ball.select(keep), noise.select(keep), fallback[keep]
+            group.move(seen.gradient(), self.momentum)
+            if gone is not None:
+                group = group.select(places(~gone, rows.device))
 
-    def _direction(self, logits: Tensor, y: Tensor, point: Tensor) -> Tensor:
-        """Return the gradient of the loss, of mean absolute entry 1 an image so that speeds add."""
-        loss = self.loss(logits, y).sum()
-        if not loss.requires_grad:  # constant logits
-            return torch.zeros_like(point)
-        (gradient,) = torch.autograd.grad(loss, point, allow_unused=True, materialize_grads=True)
-        gradient = torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
-        largest = gradient.flatten(1).abs().amax(dim=1).clamp(min=torch.finfo(gradient.dtype).tiny)
-        gradient = gradient / per_image(largest, gradient)
-        size = gradient.flatten(1).abs().mean(dim=1).clamp(min=torch.finfo(gradient.dtype).tiny)
-        return gradient / per_image(size, gradient)
+    def look(
+        self,
+        best: Best,
+        rows: Tensor,
+        point: Tensor,
+        y: Tensor,
+        noise: Noise,
+        idle: Tensor | None = None,
+    ) -> Seen:
+        """Show points to the model, note in ``best`` what is found, and return what was seen."""
+        leaf = point.detach().requires_grad_()
+        logits = self.goal(leaf, noise)
+        best.see(rows, point, logits, y, self.early_stop, self.goal.samples, idle)
+        self.progress(1)
+        return Seen(leaf, self.loss(logits, y))

@@ -33,13 +33,17 @@ def margins(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Return the logarithm of the cross-entropy summed over the draws, ``(B,)``.
+    """Return an increasing function of the cross-entropy summed over the draws, ``(B,)``.
 
-    Its gradient has the direction of the cross-entropy's own but does not vanish when the model
-    is certain, where 1 - p(y|x) is zero in float32 and plain cross-entropy is blind.
+    Of one draw it is the log-odds of the other classes, u, of which the cross-entropy is
+    log(1 + e^u); of several the logarithm of the sum. Its gradient has the direction of the
+    cross-entropy's own but does not vanish when the model is certain, where 1 - p(y|x) is zero in
+    float32 and plain cross-entropy is blind.
     """
     true, others = _split(logits, y)
-    odds = torch.logsumexp(others, dim=2) - true  # the cross-entropy is softplus(odds)
+    odds = torch.logsumexp(others, dim=2) - true
+    if odds.shape[1] == 1:
+        return odds[:, 0]
     # Below -15, log(softplus(u)) is u to float32 precision.
     logs = softplus(odds.clamp(min=-15)).log() + (odds + 15).clamp(max=0)
     return torch.logsumexp(logs, dim=1)

@@ -14,15 +14,17 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
+from bench.batching import in_parts
 from bench.context import Context
 from bench.errors import InputError
-from bench.noise import Noise
 from bench.registry import ATTACKS
-from bench.target import Gradient, Target, target
+from bench.target import Average, Gradient, Target, target
 from bench.types import Norm
 
-from .descent import Best, Walk
-from .geometry import ball
+from .descent import Walk
+from .drawn import DrawnSearch
+from .full import FullSearch, Search
+from .grid import GridSearch
 from .losses import LOSSES, LossName
 
 
@@ -58,6 +60,7 @@ class PGD:
     early_stop: bool = True
     eot_samples: int = 20
     gradient: Gradient = "straight-through"
+    average: Average = "logits"
     norm: Norm = field(init=False)
 
     def __post_init__(self) -> None:
@@ -72,6 +75,7 @@ class PGD:
             "momentum at least 0": 0 <= self.momentum < math.inf,
             f"loss one of {', '.join(LOSSES)}": self.loss in LOSSES,
             f"gradient one of {', '.join(get_args(Gradient))}": self.gradient in get_args(Gradient),
+            f"average one of {', '.join(get_args(Average))}": self.average in get_args(Average),
         }
         broken = [want for want, holds in wanted.items() if not holds]
         if broken:
@@ -105,81 +109,37 @@ class PGD:
             InputError: The budgets decrease, or there are more or fewer step sizes than budgets.
             Unsupported: ``static`` was asked for and the model is not a refinement of another.
         """
-        goal = target(model, self.gradient, self.eot_samples)
-        walks = [self._walk(goal, size, context) for size in self._step_sizes(eps)]
-        found, passes = [], []
-        for rows in torch.split(
-            torch.arange(len(x), device=x.device), max(1, context.micro_batch // goal.samples)
-        ):
-            near = None if starts is None else starts[:, rows]
-            best = Best.of(x[rows])
-            found.append(
-                self._climb(walks, best, x[rows], y[rows], context.noise.select(rows), eps, near)
-            )
-            passes.append(best.passes)
-        context.spent(torch.cat(passes))
-        return torch.cat(found, dim=1)
+        goal = target(model, self.gradient, self.eot_samples, self.average)
+        sizes = self._step_sizes(eps)
+        none = sum(e == 0 for e in eps)  # nothing to look for there
+        if none == len(eps):
+            return x.expand(none, *x.shape).clone()
+        walk = self._walk(goal, context)
+        kind: type[Search] = DrawnSearch if goal.stochastic else FullSearch
+        if walk.early_stop and starts is None:
+            kind = GridSearch
+        search = kind(walk, self.norm, eps[none:], sizes[none:], self.restarts, self.random_start)
 
-    def _climb(
-        self,
-        walks: list[Walk],
-        best: Best,
-        x: Tensor,
-        y: Tensor,
-        noise: Noise,
-        eps: tuple[float, ...],
-        starts: Tensor | None,
-    ) -> Tensor:
-        """Return the best points at each budget of as many images as fit through the model."""
-        found = []
-        for i, (walk, budget) in enumerate(zip(walks, eps, strict=True)):
-            if walk.fresh:
-                best.forget(x)
-            if budget > 0:
-                start = None if starts is None else starts[i]
-                self._restart(walk, best, x, y, budget, noise, start)
-            found.append(best.point.clone())
-        return torch.stack(found)
+        def work(rows: Tensor) -> tuple[Tensor, Tensor]:
+            near = None if starts is None else starts[none:, rows]
+            points, passes = search(x[rows], y[rows], context.noise.select(rows), near)
+            return torch.cat([x[rows].expand(none, *points.shape[1:]), points]), passes
 
-    def _walk(self, goal: Target, size: float, context: Context) -> Walk:
-        """Return how to walk at one budget."""
-        random = goal.stochastic
+        parts = in_parts(len(x), context.micro_batch // goal.rows, work, x.device)
+        context.spent(torch.cat([passes for _, passes in parts]))
+        return torch.cat([points for points, _ in parts], dim=1)
+
+    def _walk(self, goal: Target, context: Context) -> Walk:
+        """Return how the runs go."""
         return Walk(
-            logits=goal,
+            goal=goal,
             loss=LOSSES[self.loss],
             steps=self.steps,
-            step_size=size,
             momentum=self.momentum,
-            early_stop=self.early_stop and not random,
-            fresh=random,
+            early_stop=self.early_stop and not goal.stochastic,
             progress=context.progress,
+            out_of_time=context.out_of_time,
         )
-
-    def _restart(
-        self,
-        walk: Walk,
-        best: Best,
-        x: Tensor,
-        y: Tensor,
-        eps: float,
-        noise: Noise,
-        start: Tensor | None,
-    ) -> None:
-        """Run from every starting point, on the images that are still unbroken."""
-        for r in range(self.restarts):
-            rows = (~best.broken if walk.early_stop else torch.ones_like(best.broken)).nonzero()[
-                :, 0
-            ]
-            if len(rows) == 0:
-                return
-            room, draws = ball(self.norm, x[rows], eps), noise.select(rows).at("restart", r)
-            if start is not None and r == 0:
-                point = room.project(start[rows])
-            elif self.random_start or r > 0:  # a second run from the same point finds the same
-                point = room.sample(draws.at("start"))
-            else:
-                point = x[rows]
-            walk.run(best, rows, point, y[rows], room, draws)
 
     def _step_sizes(self, eps: tuple[float, ...]) -> tuple[float, ...]:
         """Return the step size of each budget."""

@@ -30,8 +30,8 @@ def test_a_sweep_agrees_with_each_budget_alone(trained_net: nn.Module, test_digi
     for i, budget in enumerate(eps):
         alone = attack("pgd-linf", trained_net, x, y, eps=budget)
         assert alone.x_adv.shape == x.shape
-        # Carried images were broken at a smaller budget by another point.
-        assert int((alone.success != out.success[i]).sum()) <= 1
+        # A sweep starts elsewhere: as another random start, it turns an image now and then.
+        assert int((alone.success != out.success[i]).sum()) <= 2
     accuracy = 1 - out.success.double().mean(dim=1)
     order = [1, 2, 3, 0]
     assert accuracy[order].tolist() == sorted(accuracy.tolist(), reverse=True)
@@ -101,7 +101,7 @@ def test_queries_are_counted_for_each_image(name: str) -> None:
     assert out.success[:, 0].tolist() == [True, True]
     assert not out.success[:, 1].any()
     assert out.queries[0] < 11
-    assert out.queries[1] == 2 * 3 * 11
+    assert out.queries[1] == 3 * 11  # what withstands the larger budget withstands the smaller
     detection, clean, verdicts = 5 * 2, 2, 2 + 1
     assert model.rows == int(out.queries.sum()) + detection + clean + verdicts
 
