@@ -29,8 +29,7 @@ class Ramp(nn.Module):
 def test_each_image_breaks_at_its_own_budget(restarts: int, early_stop: bool) -> None:
     reach = torch.tensor([0.005, 0.015, 0.03, 0.05, 0.1, 0.3])
     x = (0.5 + reach)[:, None, None, None].expand(-1, *SHAPE)
-    options = {"restarts": restarts, "early_stop": early_stop}
-    out = attack("pgd-linf", Ramp(), x, [1] * 6, eps=GRID, **options)
+    out = attack("pgd-linf", Ramp(), x, [1] * 6, eps=GRID, restarts=restarts, early_stop=early_stop)
     wanted = reach < torch.tensor(GRID)[:, None]
     assert torch.equal(out.success, wanted)
     assert (out.distance <= torch.tensor(GRID, dtype=torch.float64)[:, None] * (1 + 1e-6)).all()
