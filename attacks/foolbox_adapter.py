@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -101,6 +101,8 @@ _REPAIRS = {"HopSkipJumpAttack": _hopskipjump, "L2FMNAttack": _fmn_l2}
 @dataclass(frozen=True, kw_only=True)
 class Foolbox(Foreign):
     """An attack of foolbox."""
+
+    library: ClassVar[str] = "foolbox"
 
     def built(self) -> Any:
         """Return foolbox's own object.

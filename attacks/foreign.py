@@ -99,6 +99,7 @@ class Foreign:
     Attributes:
         eps: Budget, in units of the [0, 1] pixel range; ``None`` for an attack that minimises the
             distance.
+        library: The distribution that it is from: its version determines the numbers.
         attack: Its name in the library.
         fixed: Options of the library that its norm decides.
         minimum_norm: Whether it minimises the distance, and ``eps`` is ignored.
@@ -112,6 +113,7 @@ class Foreign:
     eps: float | None = None
     norm: Norm = field(init=False)
 
+    library: ClassVar[str]
     attack: ClassVar[str]
     fixed: ClassVar[Mapping[str, Any]] = {}
     minimum_norm: ClassVar[bool] = False

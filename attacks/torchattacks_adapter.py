@@ -71,6 +71,8 @@ def _library() -> Any:
 class Torchattacks(Foreign):
     """An attack of torchattacks."""
 
+    library: ClassVar[str] = "torchattacks"
+
     def run(self, shown: Shown, x: Tensor, y: Tensor, starts: Tensor | None) -> Tensor:
         """Return what torchattacks makes of some images."""
         kind = getattr(_library(), self.attack)

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -82,19 +83,26 @@ class Attacked:
         """Whether it looks for the nearest adversarial image, and so has distances."""
         return not self.eps or minimises(ATTACKS[self.attack])
 
+    @property
+    def kinds(self) -> list[Any]:
+        """The class of the attack, and those of its parts."""
+        whole = ATTACKS[self.attack]
+        return [whole, *(ATTACKS[name] for name in getattr(whole, "parts", ()))]
+
     def settings(self) -> Mapping[str, Any]:
-        """Return attack, budgets, options and time."""
+        """Return attack, budgets, options, time, and versions of the libraries attacks are from."""
+        libraries = sorted({str(getattr(kind, "library", "")) for kind in self.kinds} - {""})
         return {
             "attack": self.title,
             "eps": list(self.eps),
             "options": dict(self.options),
             **({"seconds_per_image": self.seconds_per_image} if self.seconds_per_image else {}),
+            **({"libraries": {n: _version(n) for n in libraries}} if libraries else {}),
         }
 
     def code(self) -> Sequence[Any]:
         """Return what determines the numbers."""
-        parts: Sequence[str] = getattr(ATTACKS[self.attack], "parts", ())
-        return [Attacked, ATTACKS[self.attack], *(ATTACKS[name] for name in parts)]
+        return [Attacked, *self.kinds]
 
     def __call__(self, model: LoadedModel | None, batch: Batch, context: Context) -> Arrays:
         """Return one row an image; budgets are the second axis.
@@ -147,6 +155,13 @@ class Attacked:
         if model.stochastic:
             return dict(self.options)
         return {k: v for k, v in self.options.items() if k not in STOCHASTIC_OPTIONS}
+
+
+def _version(library: str) -> str:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return "absent"
 
 
 class Clock:
