@@ -9,20 +9,28 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bench.attacking.inputs import minimises
-from bench.attacking.sources import GRADIENTS
-from bench.attacking.stochastic import FIXED_NOISE
+from bench.attacking.sources import FIXED_NOISE, GRADIENTS
 from bench.errors import BenchError, InputError, MissingExtra, Unsupported
 from bench.registry import ATTACKS, SUITES
 from bench.suites.options import require_budgets, require_counts
+from bench.suites.paper_attack import paper_tasks
 from bench.tasks.attacked import STOCHASTIC_OPTIONS, Attacked
 from bench.tasks.base import Plan, Task
 from bench.tasks.masking import IMAGES, Masking
 from bench.tasks.robustness import Robustness
 from bench.types import Norm
 
-# What the suite does otherwise than the attack by itself, on deterministic models. A stochastic
-# one restarts once: each of its searches has a cold and a warm start already.
+# A stochastic model costs hundreds of times as much, and every one of its gradients searches twice,
+# from a cold start and from the static result: there PGD stands alone and restarts once.
+USUAL = {
+    False: ("pgd-linf", "apgd-t-linf", "pgd-l2", "apgd-t-l2"),
+    True: ("pgd-linf", "pgd-l2"),
+}
 RESTARTS = {"pgd-linf": 2, "pgd-l2": 2}
+# Where nobody asks for attacks by name, the second is a short one: it finds what cross-entropy
+# overlooks. On digits it comes within 0.6 points of 9 targets, at a third of their cost.
+SHORT = {"apgd-t-linf": {"steps": 10, "targets": 3}, "apgd-t-l2": {"steps": 10, "targets": 3}}
+EOT_SAMPLES = 4
 
 
 @SUITES.register("robustness", version=2)
@@ -34,14 +42,15 @@ class RobustnessSuite:
     nothing before has seen. Under every row stand the checks for masked gradients.
 
     Options:
-        attacks: Names of registered attacks; several of one norm give a per-image worst case.
+        attacks: Names of registered attacks; several of one norm give a per-image worst case. By
+            default PGD, and on deterministic models a short targeted APGD.
         steps: Steps of every attack that takes steps, instead of its own number.
         restarts: Random starts of every attack that restarts; PGD has 2 by itself, and 1 on a
             stochastic model.
         loss: Of every attack that has a choice.
         gradients: Of a stochastic model; see `bench.target`. ``fixed-noise`` adds a diagnostic.
         by_gradient: Options of the attack for one gradient, e.g. ``{full = {steps = 10}}``.
-        eot_samples: Draws behind a gradient of a stochastic model.
+        eot_samples: Draws behind a gradient of a stochastic model: 4, under the paper's protocol 1.
         selection_draws: Draws on which the winner of a stochastic model's candidates is chosen.
         scoring_draws: Draws on which it is scored.
         linf: Budgets instead of the data set's.
@@ -53,13 +62,13 @@ class RobustnessSuite:
         settings: Options by attack, from ``--set``.
     """
 
-    attacks: tuple[str, ...] = ("pgd-linf", "pgd-l2")
+    attacks: tuple[str, ...] = ()
     steps: int | None = None
     restarts: int | None = None
     loss: str = ""
     gradients: tuple[str, ...] = GRADIENTS
     by_gradient: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    eot_samples: int = 4
+    eot_samples: int | None = None
     selection_draws: int = 10
     scoring_draws: int = 20
     linf: tuple[float, ...] = ()
@@ -89,8 +98,10 @@ class RobustnessSuite:
 
     def tasks(self, plan: Plan) -> Sequence[Task]:
         """Return a task for each norm."""
+        if plan.protocol == "paper":
+            return paper_tasks(plan, self)
         by_norm: dict[Norm, list[Attacked]] = {}
-        for name in self.attacks:
+        for name in self._names(plan):
             norm = Norm(ATTACKS.entry(name).facts["norm"])
             measure = Attacked(
                 data=plan.data,
@@ -105,6 +116,10 @@ class RobustnessSuite:
             Robustness(norm, tuple(measures), plan.refine_steps, self._checks(norm, measures, plan))
             for norm, measures in by_norm.items()
         ]
+
+    def _names(self, plan: Plan) -> tuple[str, ...]:
+        """Return the attacks."""
+        return self.attacks or USUAL[plan.stochastic]
 
     def _budgets(self, name: str, norm: Norm, plan: Plan) -> tuple[float, ...]:
         """Return the budgets, increasing; none for an attack that needs none where none are named.
@@ -125,9 +140,10 @@ class RobustnessSuite:
         restarts = self.restarts or (None if stochastic else RESTARTS.get(name))
         wanted = {"steps": self.steps, "restarts": restarts, "loss": self.loss or None}
         if stochastic:
-            wanted["eot_samples"] = self.eot_samples
+            wanted["eot_samples"] = self.eot_samples or EOT_SAMPLES
         known = ATTACKS.entry(name).options
-        options = {k: v for k, v in wanted.items() if k in known and v is not None}
+        options: dict[str, Any] = {} if self.attacks else {**SHORT.get(name, {})}
+        options |= {k: v for k, v in wanted.items() if k in known and v is not None}
         if stochastic:
             options |= {k: getattr(self, k) for k in STOCHASTIC_OPTIONS if getattr(self, k)}
         return {**options, **self.settings.get(name, {})}
@@ -135,7 +151,7 @@ class RobustnessSuite:
     def _seconds(self, plan: Plan) -> float | None:
         """Return each attack's share of the time for one image."""
         images = min(plan.data.limit or len(plan.dataset), len(plan.dataset))
-        return self.minutes * 60 / (images * len(self.attacks)) or None
+        return self.minutes * 60 / (images * len(self._names(plan))) or None
 
     def _checks(self, norm: Norm, measures: Sequence[Attacked], plan: Plan) -> Masking | None:
         """Return what the checks need, on the first images."""
@@ -147,7 +163,7 @@ class RobustnessSuite:
             norm=norm,
             eps=measures[0].eps,
             queries=100 if plan.stochastic else 300,  # of five draws each
-            eot_samples=self.eot_samples,
+            eot_samples=self.eot_samples or EOT_SAMPLES,
             seconds_per_image=self._seconds(plan),
         )
 

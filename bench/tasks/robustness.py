@@ -194,9 +194,11 @@ def _remarks(attacks: Sequence[Attacked], parts: Sequence[Arrays]) -> list[str]:
     if unfinished.any():
         done = int((~unfinished).sum())
         remarks.append(f"time ran out: {done} of {len(unfinished)} images attacked in full")
-    loose = [a.title for a in attacks if not getattr(a.plan.attacks[0], "keyed", True)]
-    if loose and "drawn" in parts[0]:
-        remarks.append(f"under {', '.join(loose)} the model's draws belong to the micro-batch")
+    loose = [a.title for a in attacks if not all(getattr(k, "keyed", True) for k in a.kinds)]
+    if loose:
+        remarks.append(
+            f"draws under {', '.join(loose)} belong to the micro-batch, not to the image"
+        )
     return remarks
 
 
