@@ -40,7 +40,7 @@ from bench.request import Machine, Request
     type=click.Choice(["default", "paper"]),
     default="default",
     show_default=True,
-    help="'paper' adds the papers' input noise for every model.",
+    help="'paper' adds the papers' input noise for every model, and has JEM's attack.",
 )
 @click.option("--limit", type=int, help="First images of every set only; rows are set apart.")
 @click.option("--seed", type=int, default=0, show_default=True)

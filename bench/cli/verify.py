@@ -31,7 +31,11 @@ SHOWN = 20  # differences of one shard
     help="How far numbers may move, and the margin of a tie: another machine rounds otherwise.",
 )
 @click.option("--device", default="auto", show_default=True)
-@click.option("--batch-size", type=int, help="Images through a model at once.")
+@click.option(
+    "--batch-size",
+    type=int,
+    help="Images through a model at once; that of the run, for a model that is random unasked.",
+)
 @click.option("--threads", type=int, default=1, show_default=True, help="CPU threads.")
 @options.runs
 def command(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import bench
 from bench.cli.requests import request_of_run
@@ -325,6 +325,28 @@ def test_a_model_in_memory_is_verified_where_it_is(tmp_path: Path) -> None:
         linear.weight[0] += 0.1
     with pytest.raises(CheckpointError, match="put its weights back"):
         verify(run.run_id, request, machine, module=net)
+
+
+class Dropping(nn.Module):
+    """Random without saying so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.linear(nn.functional.dropout(x.flatten(1), 0.5, training=True))
+        return logits
+
+
+def test_draws_that_belong_to_the_batch_are_drawn_for_all_of_it(tmp_path: Path) -> None:
+    net = Dropping()
+    run = bench.run(net, suite="accuracy", limit=8, runs=tmp_path, device="cpu")
+    request = request_of_run(tmp_path / run.run_id / "run.json")
+    machine = Machine(runs=tmp_path, device="cpu")
+    result = verify(run.run_id, request, machine, module=net, sample=3)
+    assert result.holds
+    assert [s.finding.images for s in result.shards] == [8]
 
 
 def test_a_sample_must_be_of_images(stored: tuple[Path, Run]) -> None:
