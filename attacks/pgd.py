@@ -26,6 +26,7 @@ from .drawn import DrawnSearch
 from .full import FullSearch, Search
 from .grid import GridSearch
 from .losses import LOSSES, LossName
+from .nearest import NearestSearch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,8 @@ class PGD:
     """Repeated steps up the loss, projected into the ball; the norm is the subclass's.
 
     Attributes:
-        eps: Budget, in units of the [0, 1] pixel range.
+        eps: Budget, in units of the [0, 1] pixel range; ``None`` looks for the nearest adversarial
+            image, see `nearest`.
         steps: Steps a run; one forward pass more is spent on the last point.
         step_size: Length of a step in the attack's norm; one for each eps of a sweep, or one for
             all. ``None`` takes eps / 4.
@@ -50,7 +52,7 @@ class PGD:
             attacks the network behind the refinement (a transfer attack).
     """
 
-    eps: float
+    eps: float | None = None
     steps: int = 20
     step_size: float | tuple[float, ...] | None = None
     restarts: int = 1
@@ -66,7 +68,8 @@ class PGD:
     def __post_init__(self) -> None:
         sizes = self.step_size if isinstance(self.step_size, tuple) else (self.step_size,)
         wanted = {
-            "eps a finite number of at least 0": 0 <= self.eps < math.inf,
+            "eps a finite number of at least 0, or None": self.eps is None
+            or 0 <= self.eps < math.inf,
             "steps, restarts and eot_samples at least 1": min(
                 self.steps, self.restarts, self.eot_samples
             )
@@ -81,9 +84,42 @@ class PGD:
         if broken:
             raise InputError(f"{self}: expected {'; '.join(broken)}")
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, context: Context) -> Tensor:
-        """Return the best point found for each image, ``(B, C, H, W)``."""
-        return self.sweep(model, x, y, context, (self.eps,))[0]
+    def __call__(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        context: Context,
+        starts: Tensor | None = None,
+    ) -> Tensor:
+        """Return the best point found for each image, ``(B, C, H, W)``.
+
+        ``starts``, of that shape, is where the first run starts. Without a budget it is the nearest
+        adversarial point, and the clean image where none was found.
+        """
+        if self.eps is None:
+            return self._nearest(model, x, y, context, starts)
+        near = None if starts is None else starts[None]
+        return self.sweep(model, x, y, context, (self.eps,), near)[0]
+
+    def _nearest(
+        self, model: nn.Module, x: Tensor, y: Tensor, context: Context, starts: Tensor | None
+    ) -> Tensor:
+        """Return the nearest adversarial points."""
+        if isinstance(self.step_size, tuple):
+            raise InputError(
+                f"{len(self.step_size)} step sizes and no eps; give one number, or none"
+            )
+        goal = target(model, self.gradient, self.eot_samples, self.average)
+        search = NearestSearch(self._walk(goal, context), self.norm, self.step_size, self.restarts)
+
+        def work(rows: Tensor) -> tuple[Tensor, Tensor]:
+            near = None if starts is None else starts[rows]
+            return search(x[rows], y[rows], context.noise.select(rows), near)
+
+        parts = in_parts(len(x), context.micro_batch // goal.rows, work, x.device)
+        context.spent(torch.cat([passes for _, passes in parts]))
+        return torch.cat([points for points, _ in parts])
 
     def sweep(
         self,
