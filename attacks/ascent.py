@@ -18,6 +18,7 @@ from bench.target import Target
 
 from .descent import Best
 from .geometry import Ball, per_image
+from .survivors import Survivors, places
 
 _MOMENTUM = 0.75  # alpha of the paper: share of the gradient step in a move
 _RISING = 0.75  # rho of the paper: a step size is kept if this share of its steps raised the loss
@@ -187,8 +188,7 @@ class Ascent:
         """
         fallback = noise.at("flat").normal(*start.shape[1:])
         state = _State.at(rows, start, y, aim, fallback, 2 * eps)
-        marks, mark = checkpoints(self.steps), 0
-        every = 1 if start.device.type == "cpu" else 4  # asking a GPU makes it wait
+        marks, mark, survivors = checkpoints(self.steps), 0, Survivors()
         for step in range(self.steps + 1):
             point = state.point.detach().requires_grad_()
             logits = self.goal(point, noise.at("step", step))
@@ -197,11 +197,9 @@ class Ascent:
             self._note(best, state, logits, last)
             if last:
                 return
-            keep = None
-            if self.early_stop and step % every == every - 1:
-                keep = (~best.broken[state.rows]).nonzero()[:, 0]
-                if len(keep) == 0:
-                    return
+            gone = survivors.after(best.broken[state.rows]) if self.early_stop else None
+            if gone is not None and gone.all():
+                return
             value = self.loss(logits, state.y, state.aim)
             state.take(torch.nan_to_num(value.detach(), nan=-torch.inf), _gradient(value, point))
             if step == 0:
@@ -209,7 +207,8 @@ class Ascent:
             elif step in marks:
                 state.judge(step - mark, back=not self.goal.stochastic)
                 mark = step
-            if keep is not None and len(keep) < len(state.rows):
+            if gone is not None:
+                keep = places(~gone, rows.device)
                 state, room, noise = state.select(keep), room.select(keep), noise.select(keep)
             state.move(room, first=step == 0)
 
