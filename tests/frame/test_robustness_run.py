@@ -78,7 +78,7 @@ def test_checks_are_stored_printed_and_found_again(cli: Cli) -> None:
     assert sum(map(len, verdicts.values())) == 12
     assert record["value"] == len(verdicts["failed"])
     table = [argument for argument in FEW if argument != "--json"]
-    code, out, err = cli(*table, *small)
+    code, out, _ = cli(*table, *small)
     assert code == 0
     assert "masking checks, L∞" in out
     assert "8 zero gradient" in out
