@@ -39,8 +39,11 @@ def attack_options(
     attack: str,
     common: Mapping[str, Any],
     given: Mapping[str, Any],
+    eps: float | None = 0.1,
 ) -> dict[str, Any]:
     """Return those common options that the attack has, and what the user gives, in their place.
+
+    ``eps`` is tried with them; ``None`` is no budget.
 
     Raises:
         InputError: The attack cannot be made with them.
@@ -48,7 +51,7 @@ def attack_options(
     known = inspect.signature(ATTACKS[attack]).parameters
     options = {**{k: v for k, v in common.items() if k in known}, **given}
     try:
-        plan_attack(attack, 0.1, options)
+        plan_attack(attack, eps, options)
     except (MissingExtra, Unsupported):  # its rows will say so
         return options
     except BenchError:

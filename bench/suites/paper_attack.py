@@ -56,17 +56,16 @@ def paper_tasks(plan: Plan, suite: Any) -> Sequence[Task]:
     tasks = []
     for attack in ATTACKS:
         norm = norm_of(attack)
-        grid, remark = _grid(plan, norm, getattr(suite, norm.value))
         measure = Nearest(
             data=data,
             attack=attack,
-            grid=grid,
-            options=attack_options(attack, common, suite.settings.get(attack, {})),
+            options=attack_options(attack, common, suite.settings.get(attack, {}), eps=None),
             selection_draws=suite.selection_draws,
             scoring_draws=suite.scoring_draws,
         )
+        grid, remark = _grid(plan, norm, getattr(suite, norm.value))
         note = f"{NOTE}; {remark}" if remark else NOTE
-        tasks.append(Curve(norm, measure, note, plan.refine_steps))
+        tasks.append(Curve(norm, measure, grid, note, plan.refine_steps))
     return tasks
 
 

@@ -3,7 +3,7 @@
 JEM (Grathwohl et al. 2019, arXiv 1912.03263), section 5.3, Figure 5 and Appendix G, and the
 authors' attack script: PGD looks for the nearest image that one stochastic evaluation gets wrong,
 and a curve is the share of images that are farther than eps. `docs/paper-protocol.md` lists
-what is corrected here. The search goes up a grid of distances instead of bisecting.
+what is corrected here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from bench.context import Context
 from bench.errors import Unsupported
 from bench.models import LoadedModel
 from bench.preserving import preserved
-from bench.refinement import draw_logits
 from bench.registry import ATTACKS
 from bench.tasks.base import (
     Arrays,
@@ -53,8 +52,7 @@ class Nearest:
 
     Attributes:
         data: The images.
-        attack: Name in the registry.
-        grid: Distances to try, increasing, in units of the [0, 1] pixel range.
+        attack: Name in the registry; it must work without a budget.
         options: Of the attack.
         selection_draws: Draws that tell whether the clean image is the worse one for the model.
         scoring_draws: Draws that score.
@@ -63,7 +61,6 @@ class Nearest:
 
     data: DataRef
     attack: str
-    grid: tuple[float, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     selection_draws: int = 10
     scoring_draws: int = 20
@@ -83,7 +80,6 @@ class Nearest:
         """Return attack, options and draws."""
         return {
             "attack": self.attack,
-            "grid": list(self.grid),
             "options": dict(self.options),
             "selection_draws": self.selection_draws,
             "scoring_draws": self.scoring_draws,
@@ -128,37 +124,18 @@ class Nearest:
         self, module: torch.nn.Module, batch: Batch, context: Context
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the nearest images, and the passes spent on each; no image is left out."""
+        work = plan_attack(self.attack, None, dict(self.options))
 
         def some(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            assert batch.y is not None
             local = replace(context, noise=context.noise.select(rows))
-            return self._climb(module, batch.x[rows], batch.y[rows], local)
+            assert batch.y is not None
+            sweep = Sweep(work, module, batch.x[rows], batch.y[rows], local)
+            return sweep.at(0, torch.arange(len(rows), device=rows.device)), sweep.passes
 
         with preserved(module):
             parts = in_parts(len(batch.x), context.micro_batch, some, batch.x.device)
         points, passes = zip(*parts, strict=True)
         return torch.cat(points), torch.cat(passes)
-
-    def _climb(
-        self, module: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, context: Context
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Attack at one distance after the other what no evaluation was wrong on yet."""
-        nearest, passes = x.clone(), torch.zeros_like(y)
-        rows = torch.arange(len(x), device=x.device)
-        for i, eps in enumerate(self.grid):
-            noise = context.noise.select(rows).at("grid", i)
-            work = plan_attack(self.attack, eps, dict(self.options))
-            sweep = Sweep(work, module, x[rows], y[rows], replace(context, noise=noise))
-            found = sweep.at(0, torch.arange(len(rows), device=x.device))
-            passes[rows] += sweep.passes
-            with torch.no_grad():
-                logits = draw_logits(module, found, noise.at("believed"))
-            wrong = logits.argmax(dim=1) != y[rows]
-            nearest[rows[wrong]] = found[wrong]
-            rows = rows[~wrong]
-            if len(rows) == 0:
-                break
-        return nearest, passes
 
 
 @dataclass(frozen=True)
@@ -182,9 +159,6 @@ class Found:
     def _distance(self) -> Array:
         return np.asarray(self.arrays[self.norm.value][:, 0])
 
-    def _within(self, eps: float) -> Array:
-        return self._distance <= eps * (1 + 1e-6)  # the rounding that candidates are allowed
-
     def _right(self, name: str) -> Array:
         """Return which draws are right, ``(N, R)``."""
         classes = self.arrays[name]
@@ -198,7 +172,7 @@ class Found:
         draws of the clean image count.
         """
         worse = self._right("selected").sum(axis=1) <= self._right("clean_selected").sum(axis=1)
-        use = self.any & self._within(eps) & worse
+        use = self.any & (self._distance <= eps) & worse
         return np.where(use[:, None], self._right("drawn"), self._right("clean_drawn"))
 
     def one_draw(self, eps: float) -> Array:
@@ -206,7 +180,7 @@ class Found:
 
         As in the authors' script: right in one draw, and nothing found within ``eps``.
         """
-        found = self.any & self._within(eps)
+        found = self.any & (self._distance <= eps)
         return self._right("clean_drawn")[:, :1] & ~found[:, None]
 
     def confirmed(self) -> Array:
@@ -229,12 +203,14 @@ class Curve:
     Attributes:
         norm: Of the attack.
         measure: What is measured.
+        grid: Distances, increasing, in units of the [0, 1] pixel range.
         note: Under the rows.
         refine_steps: N of JEM-N.
     """
 
     norm: Norm
     measure: Nearest
+    grid: tuple[float, ...]
     note: str
     refine_steps: int = 0
 
@@ -263,7 +239,7 @@ class Curve:
 
     def missing(self, failure: Failure) -> Iterator[Row]:
         """Yield all rows with the reason in place of the number."""
-        places = [(m, eps) for eps in (0.0, *self.measure.grid) for m in CURVES]
+        places = [(m, eps) for eps in (0.0, *self.grid) for m in CURVES]
         for metric, eps in (*places, ("median_distance", None)):
             yield Row(
                 metric=metric,
@@ -283,7 +259,7 @@ class Curve:
             "mean_queries": float(found.arrays["queries"].mean()),
             "found": int(found.any.sum()),
         }
-        for eps in (0.0, *self.measure.grid):
+        for eps in (0.0, *self.grid):
             for metric, curve in CURVES.items():
                 right = curve(found, eps)
                 low, high, method = mean_interval(right, reduction)

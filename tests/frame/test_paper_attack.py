@@ -27,9 +27,7 @@ from bench.types import Array, Dataset, Norm, Status
 from bench.verifying_runs import verify
 
 GRID = (0.05, 0.1, 0.2)
-MEASURE = Nearest(
-    data=DataRef("digits"), attack="pgd-linf", grid=GRID, scoring_draws=4, selection_draws=2
-)
+MEASURE = Nearest(data=DataRef("digits"), attack="pgd-linf", scoring_draws=4, selection_draws=2)
 
 
 def outcomes(**changes: Any) -> dict[str, Array]:
@@ -56,7 +54,7 @@ def outcomes(**changes: Any) -> dict[str, Array]:
 
 
 def rows(given: dict[str, Array]) -> list[Row]:
-    curve = Curve(Norm.LINF, MEASURE, "note", 1)
+    curve = Curve(Norm.LINF, MEASURE, GRID, "note", 1)
     return list(curve.rows({identity(MEASURE): given}, Reduction()))
 
 
@@ -100,7 +98,7 @@ def test_distances_that_fresh_draws_do_not_confirm_are_infinite() -> None:
 
 
 def test_all_rows_have_a_reason_where_there_is_none_to_show() -> None:
-    curve = Curve(Norm.LINF, MEASURE, "note")
+    curve = Curve(Norm.LINF, MEASURE, GRID, "note")
     shown = [(r.metric, r.settings.get("eps")) for r in rows(outcomes())]
     failure = Failure(Status.FAILED, "because")
     missing = list(curve.rows({identity(MEASURE): failure}, Reduction()))
@@ -142,9 +140,7 @@ def test_the_attack_is_the_papers() -> None:
 def test_the_grid_is_the_papers_on_images_of_its_shape() -> None:
     images = np.zeros((2, 3, 32, 32), dtype=np.uint8)
     made = curves(plan_of(Dataset("cifar-like", "test", images)))
-    levels = {
-        norm: [round(255 * eps, 9) for eps in task.measure.grid] for norm, task in made.items()
-    }
+    levels = {norm: [round(255 * eps, 9) for eps in task.grid] for norm, task in made.items()}
     assert levels[Norm.LINF][-1] == 20
     assert {12, 18} <= set(levels[Norm.LINF])  # where the paper's curves cross
     assert levels[Norm.L2][-1] == 525
@@ -156,14 +152,14 @@ def test_the_grid_of_other_images_ends_at_their_largest_budget_and_says_so() -> 
     made = curves(plan_of())
     digits = load_images(DataRef("digits"))
     for norm, task in made.items():
-        assert task.measure.grid[-1] == pytest.approx(max(digits.eps[norm.value]))
+        assert task.grid[-1] == pytest.approx(max(digits.eps[norm.value]))
         np.testing.assert_allclose(
-            np.array(task.measure.grid) / task.measure.grid[-1],
+            np.array(task.grid) / task.grid[-1],
             np.array(GRIDS[norm]) / GRIDS[norm][-1],
         )
         assert "scaled" in task.note
     own = curves(plan_of(), linf=(0.3, 0.1))
-    assert own[Norm.LINF].measure.grid == (0.1, 0.3)
+    assert own[Norm.LINF].grid == (0.1, 0.3)
     assert "scaled" not in own[Norm.LINF].note
 
 
@@ -198,7 +194,7 @@ def test_what_does_not_apply_is_refused(options: dict[str, Any]) -> None:
 
 
 class Lottery(nn.Module):
-    """A steep linear model that answers wrong with probability 0.2, whatever it is shown."""
+    """A linear model that answers wrong with probability 0.2, whatever it is shown."""
 
     stochastic = True
 
@@ -209,17 +205,11 @@ class Lottery(nn.Module):
     def sample_logits(self, x: Tensor, noise: Noise) -> Tensor:
         wrong = noise.at("lottery").uniform(1)[:, 0] < 0.2
         sign = torch.where(wrong, -1.0, 1.0)
-        value = self.scale * (5 + 0.0 * x.flatten(1).sum(dim=1)) * sign
+        value = self.scale * (5 + 0.02 * x.flatten(1).sum(dim=1)) * sign
         return torch.stack([value, -value], dim=1)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.sample_logits(x, bound(0, "lottery", range(len(x))))
-
-
-FINE = {
-    "pgd-linf": tuple(0.005 * k for k in range(1, 21)),
-    "pgd-l2": tuple(0.03 * k for k in range(1, 21)),
-}
 
 
 def found_by(model: nn.Module, attack: str, **options: Any) -> dict[str, Array]:
@@ -227,13 +217,13 @@ def found_by(model: nn.Module, attack: str, **options: Any) -> dict[str, Array]:
     batch = Batch(x, torch.zeros(40, dtype=torch.int64), 2)
     context = Context(noise=bound(0, "nearest", range(40)), micro_batch=16)
     loaded = load(ModelRef(model, "digits", title="toy"), load_images(DataRef("digits")))
-    measure = Nearest(data=DataRef("digits"), attack=attack, grid=FINE[attack], options=options)
+    measure = Nearest(data=DataRef("digits"), attack=attack, options=options)
     return dict(measure(loaded, batch, context))
 
 
 def test_a_lucky_draw_is_believed_by_one_curve_only() -> None:
     """The one-draw number says that nothing is robust; the truth is 80 %."""
-    arrays = found_by(Lottery(), "pgd-linf", steps=5, restarts=2, eot_samples=1)
+    arrays = found_by(Lottery(), "pgd-linf", steps=10, restarts=5, eot_samples=1)
     found = Found(arrays, Norm.LINF)
     assert found.one_draw(1.0).mean() < 0.3
     assert found.fresh(1.0).mean() == pytest.approx(0.8, abs=0.06)
@@ -266,14 +256,11 @@ def test_distances_are_those_of_geometry(attack: str) -> None:
     norm = float(weight.abs().sum() if attack == "pgd-linf" else weight.norm())
     distance = arrays[Norm(ATTACKS.entry(attack).facts["norm"]).value][:, 0]
     right = value > 0.1
-    reached = right & (value < 0.9 * norm * FINE[attack][-1])
-    assert reached.sum() > 10
-    # The first distance of the grid at which one shifted evaluation is wrong.
-    step = norm * FINE[attack][0]
-    excess = distance[reached] * norm - value[reached]
-    assert (distance[reached] > 0).all()
-    assert excess.min() > -0.1
-    assert excess.max() < step + 0.1
+    assert right.sum() > 30
+    # The nearest of many searches has luck with the shift: some of its deviations of 0.02.
+    short = (value - distance * norm)[right]
+    assert short.min() > -0.02
+    assert short.max() < 0.12
 
 
 def test_a_run_under_the_papers_protocol(tmp_path: Path) -> None:
