@@ -49,7 +49,7 @@ def test_several_attacks_of_a_norm_give_the_worst_case(cli: Cli) -> None:
 
 
 def test_a_time_limit_marks_the_row_and_is_not_taken_for_the_whole(cli: Cli) -> None:
-    one = (*attacks("square-linf"), *NO_CHECKS)
+    one = (*attacks("square-linf"), "--set", "square-linf.queries=300", *NO_CHECKS)
     code, out, _ = cli(*FEW, *one, "--set", "robustness.minutes=0.000001")
     assert code == 0
     hasty = records(out)
