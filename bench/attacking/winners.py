@@ -6,6 +6,7 @@ See `bench.attacking.stochastic` for why.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -15,10 +16,12 @@ from bench.attacking.inputs import Plan
 from bench.attacking.judging import LEAVE, Judge
 from bench.attacking.known_noise import Known, attack_known_noise
 from bench.attacking.sources import FIXED_NOISE, SOURCES, Searches, Source
-from bench.attacking.verifying import distances, per_image
+from bench.attacking.verifying import check_candidates, distances, per_image
 from bench.context import Context
+from bench.types import Norm
 
 LEAVING_DRAWS = 20  # all wrong, before an image is left alone
+STRETCHES = (1.02, 1.05, 1.1, 1.2)  # of nearest images
 
 
 def broken(rank: Tensor, draws: int) -> Tensor:
@@ -135,12 +138,33 @@ class Contest:
         if len(rows) == 0:
             return
         for name, found in searches.at(i, rows, None if starts is None else starts[rows]):
-            rank = judge.rank(found, rows)
-            if eps < math.inf:  # a tie stays with the older, smaller change
-                better = rank < best.rank[rows]
-            else:
-                better = self._nearer(best, x, rows, found, rank)
-            best.offer(name, found, rank, rows, better)
+            for candidate in self._along(x[rows], found, eps):
+                rank = judge.rank(candidate, rows)
+                if eps < math.inf:  # a tie stays with the older, smaller change
+                    better = rank < best.rank[rows]
+                else:
+                    better = self._nearer(best, x, rows, candidate, rank)
+                best.offer(name, candidate, rank, rows, better)
+
+    def _along(self, x: Tensor, found: Tensor, eps: float) -> Iterator[Tensor]:
+        """Yield the candidates, and of nearest images points further out in the same direction.
+
+        A nearest image lies where the model is right in about half of its draws: a little further
+        out it is broken for certain, and at the budget itself it has the fewest draws right.
+        """
+        yield found
+        if not self.task.nearest:
+            return
+        if eps == math.inf:
+            for stretch in STRETCHES:
+                yield (x + stretch * (found - x)).clamp(0, 1)
+        elif self.task.norm is not Norm.L0:  # a longer step changes no more entries
+            distance = distances(x, found)[self.task.norm].to(x.device)
+            # Rounding moves each pixel by up to 6e-8, and no candidate may leave the ball.
+            room = eps - 1e-7 * math.sqrt(x[0].numel())
+            factor = torch.where(distance > 0, room / distance, 1.0).clamp(min=1.0).to(x.dtype)
+            out = (x + per_image(factor, x) * (found - x)).clamp(0, 1)
+            yield check_candidates(self.task.name, x, out, self.task.norm, eps)
 
     def _known(
         self, x: Tensor, judge: Judge, context: Context, winners: Tensor
