@@ -71,7 +71,8 @@ def only(rows: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
         row
         for row in rows
         if all(
-            (row["settings"] if k in ("eps", "score") else row)[k] == v for k, v in wanted.items()
+            (row["settings"] if k in ("eps", "score") else row).get(k) == v
+            for k, v in wanted.items()
         )
     ]
     assert len(chosen) == 1, (wanted, rows)
