@@ -42,7 +42,8 @@ class DrawnSearch(Search):
                     start = room.project(starts[i])
                 elif self.random_start or r > 0:  # a second run from the same point finds the same
                     start = room.sample(draws.at("start"))
-                self._run(best, start, y, room, self.sizes[i], draws, noise.at("choose"))
+                run, choose = self.turn(r)._run, noise.at("choose")
+                run(best, start, y, room, self.sizes[i], draws, choose)
             passes += best.passes
             # In L2 the best point is within a few roundings of the ball.
             found.append(room.project(best.point) if self.norm is Norm.L2 else best.point)

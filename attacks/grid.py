@@ -93,7 +93,7 @@ class GridSearch(Search):
             if len(rows) == 0 or self.walk.out_of_time():
                 break
             local = noise.select(rows).at("restart", r)
-            known.put(rows, self._again(known.select(rows), x[rows], y[rows], local))
+            known.put(rows, self.turn(r)._again(known.select(rows), x[rows], y[rows], local))
         last = known.broken.clamp(max=len(self.eps) - 1)
         breaking = self.ball(x, last).project(known.breaking)
         points = []

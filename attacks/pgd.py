@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,8 @@ class PGD:
         step_size: Length of a step in the attack's norm; one for each eps of a sweep, or one for
             all. ``None`` takes eps / 4.
         restarts: Runs from independent starting points, only for what is unbroken.
-        loss: ``ce``, ``margin`` or ``dlr``; see `losses`.
+        loss: ``ce``, ``margin`` or ``dlr``, see `losses`; ``both`` takes ``margin`` in the first
+            run, ``ce`` in the second, and so on: neither is the stronger one everywhere.
         random_start: Start uniformly in the ball instead of at the clean image.
         momentum: Share of the last direction kept (Dong et al. 2018); 0 is plain PGD.
         early_stop: Stop at the first point that breaks an image; otherwise run on and keep the
@@ -56,7 +57,7 @@ class PGD:
     steps: int = 20
     step_size: float | tuple[float, ...] | None = None
     restarts: int = 1
-    loss: LossName = "ce"
+    loss: LossName | Literal["both"] = "ce"
     random_start: bool = True
     momentum: float = 0.0
     early_stop: bool = True
@@ -76,7 +77,7 @@ class PGD:
             >= 1,
             "step_size positive": all(s is None or 0 < s < math.inf for s in sizes),
             "momentum at least 0": 0 <= self.momentum < math.inf,
-            f"loss one of {', '.join(LOSSES)}": self.loss in LOSSES,
+            f"loss one of {', '.join(LOSSES)}, both": self.loss in (*LOSSES, "both"),
             f"gradient one of {', '.join(get_args(Gradient))}": self.gradient in get_args(Gradient),
             f"average one of {', '.join(get_args(Average))}": self.average in get_args(Average),
         }
@@ -111,7 +112,9 @@ class PGD:
                 f"{len(self.step_size)} step sizes and no eps; give one number, or none"
             )
         goal = target(model, self.gradient, self.eot_samples, self.average)
-        search = NearestSearch(self._walk(goal, context), self.norm, self.step_size, self.restarts)
+        search = NearestSearch(
+            self._walks(goal, context)[0], self.norm, self.step_size, self.restarts
+        )
 
         def work(rows: Tensor) -> tuple[Tensor, Tensor]:
             near = None if starts is None else starts[rows]
@@ -150,11 +153,11 @@ class PGD:
         none = sum(e == 0 for e in eps)  # nothing to look for there
         if none == len(eps):
             return x.expand(none, *x.shape).clone()
-        walk = self._walk(goal, context)
+        walks = self._walks(goal, context)
         kind: type[Search] = DrawnSearch if goal.stochastic else FullSearch
-        if walk.early_stop and starts is None:
+        if walks[0].early_stop and starts is None:
             kind = GridSearch
-        search = kind(walk, self.norm, eps[none:], sizes[none:], self.restarts, self.random_start)
+        search = kind(walks, self.norm, eps[none:], sizes[none:], self.restarts, self.random_start)
 
         def work(rows: Tensor) -> tuple[Tensor, Tensor]:
             near = None if starts is None else starts[none:, rows]
@@ -165,16 +168,20 @@ class PGD:
         context.spent(torch.cat([passes for _, passes in parts]))
         return torch.cat([points for points, _ in parts], dim=1)
 
-    def _walk(self, goal: Target, context: Context) -> Walk:
-        """Return how the runs go."""
-        return Walk(
-            goal=goal,
-            loss=LOSSES[self.loss],
-            steps=self.steps,
-            momentum=self.momentum,
-            early_stop=self.early_stop and not goal.stochastic,
-            progress=context.progress,
-            out_of_time=context.out_of_time,
+    def _walks(self, goal: Target, context: Context) -> tuple[Walk, ...]:
+        """Return how the runs go: one way, or two in turns."""
+        losses: tuple[LossName, ...] = ("margin", "ce") if self.loss == "both" else (self.loss,)
+        return tuple(
+            Walk(
+                goal=goal,
+                loss=LOSSES[loss],
+                steps=self.steps,
+                momentum=self.momentum,
+                early_stop=self.early_stop and not goal.stochastic,
+                progress=context.progress,
+                out_of_time=context.out_of_time,
+            )
+            for loss in losses
         )
 
     def _step_sizes(self, eps: tuple[float, ...]) -> tuple[float, ...]:

@@ -108,3 +108,36 @@ def test_out_of_time_gives_the_best_so_far(
         right = trained_net(x).argmax(dim=1) == y
         broken = trained_net(found[1]).argmax(dim=1) != y
         assert 0 < int((broken & right).sum()) < int(right.sum())
+
+
+@pytest.mark.parametrize("eps", [[0.06], [0.01, 0.06]])
+@pytest.mark.parametrize("early_stop", [True, False])
+def test_both_losses_take_turns(eps: list[float], early_stop: bool) -> None:
+    class Sleeper(nn.Module):
+        """The margin is flat until class 2, far behind, has overtaken class 1."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            u = x.flatten(1).mean(dim=1) - 0.5
+            return torch.stack([1 + 0 * u, 0.5 + 0 * u, 60 * u - 2], dim=1)
+
+    x = torch.full((1, 1, 8, 8), 0.5)
+    broken = {
+        (loss, restarts): bool(
+            attack(
+                "pgd-linf",
+                Sleeper(),
+                x,
+                [0],
+                eps=eps,
+                loss=loss,
+                restarts=restarts,
+                early_stop=early_stop,
+            ).success[-1, 0]
+        )
+        for loss in ("ce", "margin", "both")
+        for restarts in (1, 2)
+    }
+    assert broken[("ce", 1)]
+    assert not broken[("margin", 2)]
+    assert not broken[("both", 1)]
+    assert broken[("both", 2)]
