@@ -19,6 +19,7 @@ from .survivors import Survivors, places, possibly
 # largest logit: another batch size changes logits by about 1e-6 of it, and the verdict, which is
 # taken by a later pass, must not differ.
 _SURE = 1e-5
+_LOOKS_BROKEN, _BROKEN = 1, 2
 _TINY = torch.finfo(torch.float32).tiny
 _SMALL, _LARGE = 1e-15, 1e15  # norms between them are right in float32, and so are their entries
 
@@ -199,6 +200,8 @@ class Walk:
         early_stop: Whether a broken image leaves the batch.
         progress: Called with 1 after each step.
         out_of_time: Asked after each step; when true the run ends.
+        rough: Whether steps are taken in bfloat16; what looks broken is checked in float32.
+        layout: How the images of rough steps lie in memory.
     """
 
     goal: Target
@@ -208,6 +211,8 @@ class Walk:
     early_stop: bool
     progress: Callable[[int], None]
     out_of_time: Callable[[], bool]
+    rough: bool = False
+    layout: torch.memory_format = torch.contiguous_format
 
     def run(
         self,
@@ -218,29 +223,57 @@ class Walk:
         ball: Ball,
         step: Tensor,
         noise: Noise,
-        uphill: Tensor | None = None,
     ) -> None:
         """Walk uphill from ``start`` and note in ``best`` what is found.
 
         ``rows`` are the places in ``best`` of the images; ``start``, ``y``, ``ball``, ``step`` (the
-        length of a step, ``(b,)``) and ``noise`` have one row for each. Where the start was looked
-        at before, ``uphill`` is its gradient, and the run begins with the first step.
+        length of a step, ``(b,)``) and ``noise`` have one row for each.
         """
         group = Group(rows, start.clone(), y, ball, step, noise)
-        survivors, taken = Survivors(), 0
-        if uphill is not None:
-            group.move(uphill, self.momentum)
-            taken = 1
-        for k in range(taken, self.steps + 1):
-            seen = self.look(best, group.rows, group.point, group.y, group.noise.at("step", k))
+        draft, survivors = Best.of(best.point) if self.rough else best, Survivors()
+        for k in range(self.steps + 1):
+            shown = self.look(draft, group.rows, group.point, group.y, group.noise.at("step", k))
             if k == self.steps or self.out_of_time():
-                return
-            gone = survivors.after(best.broken[group.rows]) if self.early_stop else None
-            if gone is not None and gone.all():
-                return
-            group.move(seen.gradient(), self.momentum)
-            if gone is not None:
-                group = group.select(places(~gone, rows.device))
+                break
+            group.move(shown.gradient(), self.momentum)
+            if self.early_stop:
+                answer = survivors.after(_state(best, draft, group.rows))
+                if answer is not None:
+                    group = self._leave(best, draft, group, answer)
+                if len(group.rows) == 0:
+                    break
+        if self.rough:
+            self._check(best, draft, group)
+            best.passes[rows] += draft.passes[rows]
+
+    def _leave(self, best: Best, draft: Best, group: Group, answer: Tensor) -> Group:
+        """Return the images that go on; what only looks broken is checked first."""
+        device = group.rows.device
+        if self.rough:
+            self._check(best, draft, group.select(places(answer == _LOOKS_BROKEN, device)))
+            if device.type == "cpu":  # where the new state is known at once
+                answer = _state(best, draft, group.rows)
+        return group.select(places(answer != _BROKEN, device))
+
+    def _check(self, best: Best, draft: Best, group: Group) -> None:
+        """Take over from a rough draft what holds in float32."""
+        rows = group.rows
+        if len(rows) == 0:
+            return
+        with torch.no_grad():
+            logits = self.goal(draft.point[rows], group.noise.at("check"))
+        best.see(rows, draft.point[rows], logits, group.y, self.early_stop, self.goal.samples)
+        draft.broken[rows] = best.broken[rows]
+
+    def checked(self, found: Best, y: Tensor, noise: Noise) -> Best:
+        """Return what was found in rough steps with the margins it has in float32."""
+        if not self.rough or len(y) == 0:
+            return found
+        exact, every = Best.of(found.point), torch.arange(len(y), device=y.device)
+        with torch.no_grad():
+            logits = self.goal(found.point, noise.at("check"))
+        exact.see(every, found.point, logits, y, True, self.goal.samples)
+        return Best(found.point, exact.margin, exact.broken, found.passes + exact.passes)
 
     def look(
         self,
@@ -253,7 +286,17 @@ class Walk:
     ) -> Seen:
         """Show points to the model, note in ``best`` what is found, and return what was seen."""
         leaf = point.detach().requires_grad_()
-        logits = self.goal(leaf, noise)
+        if self.rough:
+            with torch.autocast(point.device.type, torch.bfloat16):
+                logits = self.goal(leaf.contiguous(memory_format=self.layout), noise).float()
+        else:
+            logits = self.goal(leaf, noise)
         best.see(rows, point, logits, y, self.early_stop, self.goal.samples, idle)
         self.progress(1)
         return Seen(leaf, self.loss(logits, y))
+
+
+def _state(best: Best, draft: Best, rows: Tensor) -> Tensor:
+    """Return of some images whether they are broken, look so, or neither."""
+    looks = draft.broken[rows].to(torch.int8) * _LOOKS_BROKEN
+    return torch.where(best.broken[rows], _BROKEN, looks)

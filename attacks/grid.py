@@ -23,7 +23,7 @@ from .survivors import Survivors, places
 # The first budget to try lies beyond where the slope says that the image breaks. One too large
 # costs a few steps, since what breaks does so quickly; one too small, a full search for nothing.
 _AHEAD = 2
-_DONE, _ALL_DONE = 1, 2  # with a budget, with all of them
+_SEEMS_DONE, _DONE, _ALL_DONE = 1, 2, 3  # the first two with a budget, the last with all
 
 
 @dataclass
@@ -109,7 +109,7 @@ class GridSearch(Search):
             start = self.ball(x, torch.zeros_like(y)).sample(noise.at("start"))
         best, every = Best.of(x), torch.arange(len(x), device=x.device)
         seen = self.walk.look(best, every, start, y, noise)
-        uphill = seen.gradient()
+        uphill, best = seen.gradient(), self.walk.checked(best, y, noise)
         # Log-odds against several classes may be even where no single one has won.
         gap = torch.where(seen.loss < 0, -seen.loss.detach(), best.margin)
         reach = gap / slope(self.norm, uphill)
@@ -161,10 +161,15 @@ class GridSearch(Search):
             shown = self.walk.look(flight.best, every, group.point, group.y, group.noise, idle)
             flight.looks += 1
             if self.walk.out_of_time():
+                flight.check(every)
                 flight.land(every)
                 return known
             answer = survivors.after(flight.state())
             group.move(shown.gradient(), self.walk.momentum)
+            if answer is not None and self.walk.rough:
+                flight.check(places(answer == _SEEMS_DONE, x.device))
+                if x.device.type == "cpu":
+                    answer = flight.state()
             if answer is not None:
                 flight.land(places(answer == _DONE, x.device))
                 if x.device.type == "cpu":  # where the new state is known at once
@@ -189,7 +194,7 @@ class GridSearch(Search):
             rows, room.project(start[rows]), y[rows], room, self.step(trial), noise.select(rows)
         )
         looks = torch.zeros_like(trial)
-        return _Flight(self, known, x, group, Best.of(x[rows]), trial, looks)
+        return _Flight(self, known, x, group, Best.of(x[rows]), trial, looks, looks > 0)
 
     def ball(self, x: Tensor, place: Tensor) -> Ball:
         """Return the balls around images at some places of the grid."""
@@ -222,6 +227,7 @@ class _Flight:
         best: What was found at the budgets that are being tried.
         trial: Places of those budgets.
         looks: How many points were seen there.
+        checked: Whether what was found is known to hold in float32.
     """
 
     search: GridSearch
@@ -231,16 +237,31 @@ class _Flight:
     best: Best
     trial: Tensor
     looks: Tensor
+    checked: Tensor
 
     def state(self) -> Tensor:
         """Return whether each image is under way, or done with its budget, or with all."""
-        done = self.best.broken | (self.looks > self.search.walk.steps)
-        return torch.where(self.known.closed[self.group.rows], _ALL_DONE, done.to(torch.int8))
+        done = torch.where(self.checked | (not self.search.walk.rough), _DONE, _SEEMS_DONE)
+        done = done * (self.best.broken | self.over())
+        return torch.where(self.known.closed[self.group.rows], _ALL_DONE, done)
+
+    def over(self) -> Tensor:
+        """Return whether each image has taken all steps at its budget, ``(b,)``."""
+        return self.looks > self.search.walk.steps
+
+    def check(self, at: Tensor) -> None:
+        """Show what was found of some images to the model in float32."""
+        y, noise = self.group.y[at], self.group.noise.select(at)
+        exact = self.search.walk.checked(self.best.select(at), y, noise)
+        self.best.put(at, exact)
+        # What does not hold walks on, unless its steps are used up.
+        self.checked[at] = exact.broken | self.over()[at]
 
     def select(self, keep: Tensor) -> None:
         """Go on with some of the images."""
         self.group, self.best = self.group.select(keep), self.best.select(keep)
         self.trial, self.looks = self.trial[keep], self.looks[keep]
+        self.checked = self.checked[keep]
 
     def land(self, at: Tensor) -> None:
         """Take down what was found of some of the images, and send them to their next budgets."""
@@ -253,5 +274,5 @@ class _Flight:
         room = self.search.ball(x, trial)
         start = torch.where(per_image(found.broken, x), now.breaking, now.point)
         self.group.put(at, room.project(start), room, self.search.step(trial))
-        self.trial[at], self.looks[at] = trial, 0
+        self.trial[at], self.looks[at], self.checked[at] = trial, 0, False
         self.best.put(at, Best.of(x))

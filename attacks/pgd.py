@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from bench.batching import in_parts
 from bench.context import Context
 from bench.errors import InputError
+from bench.noise import Noise
 from bench.registry import ATTACKS
 from bench.target import Average, Gradient, Target, target
 from bench.types import Norm
@@ -51,6 +52,9 @@ class PGD:
             transformation, Athalye et al. 2018), run as one batch.
         gradient: Of a stochastic model: ``straight-through`` differentiates its draws, ``static``
             attacks the network behind the refinement (a transfer attack).
+        average: What is averaged over the chains of a refining model, see `bench.target`.
+        precision: ``bfloat16`` takes the steps under autocast, channels last where the model bears
+            it; what counts is decided in float32 all the same.
     """
 
     eps: float | None = None
@@ -64,6 +68,7 @@ class PGD:
     eot_samples: int = 20
     gradient: Gradient = "straight-through"
     average: Average = "logits"
+    precision: Literal["float32", "bfloat16"] = "float32"
     norm: Norm = field(init=False)
 
     def __post_init__(self) -> None:
@@ -80,6 +85,7 @@ class PGD:
             f"loss one of {', '.join(LOSSES)}, both": self.loss in (*LOSSES, "both"),
             f"gradient one of {', '.join(get_args(Gradient))}": self.gradient in get_args(Gradient),
             f"average one of {', '.join(get_args(Average))}": self.average in get_args(Average),
+            "precision float32 or bfloat16": self.precision in ("float32", "bfloat16"),
         }
         broken = [want for want, holds in wanted.items() if not holds]
         if broken:
@@ -113,7 +119,7 @@ class PGD:
             )
         goal = target(model, self.gradient, self.eot_samples, self.average)
         search = NearestSearch(
-            self._walks(goal, context)[0], self.norm, self.step_size, self.restarts
+            self._walks(goal, context, x)[0], self.norm, self.step_size, self.restarts
         )
 
         def work(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -153,7 +159,7 @@ class PGD:
         none = sum(e == 0 for e in eps)  # nothing to look for there
         if none == len(eps):
             return x.expand(none, *x.shape).clone()
-        walks = self._walks(goal, context)
+        walks = self._walks(goal, context, x)
         kind: type[Search] = DrawnSearch if goal.stochastic else FullSearch
         if walks[0].early_stop and starts is None:
             kind = GridSearch
@@ -168,8 +174,10 @@ class PGD:
         context.spent(torch.cat([passes for _, passes in parts]))
         return torch.cat([points for points, _ in parts], dim=1)
 
-    def _walks(self, goal: Target, context: Context) -> tuple[Walk, ...]:
+    def _walks(self, goal: Target, context: Context, x: Tensor) -> tuple[Walk, ...]:
         """Return how the runs go: one way, or two in turns."""
+        rough = self.precision == "bfloat16"
+        layout = _layout(goal, x[:1], context.noise) if rough else torch.contiguous_format
         losses: tuple[LossName, ...] = ("margin", "ce") if self.loss == "both" else (self.loss,)
         return tuple(
             Walk(
@@ -180,6 +188,8 @@ class PGD:
                 early_stop=self.early_stop and not goal.stochastic,
                 progress=context.progress,
                 out_of_time=context.out_of_time,
+                rough=rough,
+                layout=layout,
             )
             for loss in losses
         )
@@ -196,6 +206,17 @@ class PGD:
                 )
             return self.step_size
         return tuple(e / 4 if self.step_size is None else self.step_size for e in eps)
+
+
+@torch.no_grad()
+def _layout(goal: Target, x: Tensor, noise: Noise) -> torch.memory_format:
+    """Return how images may lie in memory; a model that uses ``view`` takes them one way only."""
+    first = noise.select(torch.zeros(1, dtype=torch.int64, device=x.device))
+    try:
+        goal(x.contiguous(memory_format=torch.channels_last), first)
+    except RuntimeError:
+        return torch.contiguous_format
+    return torch.channels_last
 
 
 @ATTACKS.register("pgd-linf", norm=Norm.LINF)
