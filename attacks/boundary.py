@@ -20,6 +20,7 @@ What differs, and why:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -33,7 +34,7 @@ from bench.registry import ATTACKS
 from bench.types import Norm
 
 from .decisions import Decisions, search_in_parts
-from .directions import Directions
+from .directions import directions
 from .starting import NEAR_L2, starting_points
 
 _BISECTIONS = 10
@@ -62,11 +63,13 @@ class _Walk:
 
     def __init__(self, decide: Decisions, x: Tensor, start: Tensor) -> None:
         self._decide, self._shape, self._x = decide, x.shape[1:], x.flatten(1)
-        self._directions = Directions(decide.noise, x.shape[1:])
+        self._directions = directions(decide.noise, x.shape[1:])
         self._sure = start.flatten(1)  # the last point that passed twice
         self._go(self._sure)
         self._size = torch.full_like(self._distance, _FIRST)
-        self._path, self._spread = torch.zeros_like(self._x), torch.full_like(self._size, _TINY)
+        # The path is kept divided by its factor: one pass over memory less.
+        self._path, self._factor = torch.zeros_like(self._x), 1.0
+        self._square = torch.full_like(self._size, _TINY)  # of the length of the path
         self._u, self._v = torch.empty_like(self._x), torch.empty_like(self._x)
 
     @property
@@ -88,10 +91,10 @@ class _Walk:
 
     def step(self, k: int) -> None:
         """Try one random step of every image."""
-        direction, length = self._directions.at(k)
-        follow = (_FOLLOW * length) * self._spread.rsqrt()
+        direction, length = next(self._directions)
+        follow = (_FOLLOW * length * self._factor) * self._square.rsqrt()
         u = torch.addcmul(direction, self._path, follow[:, None], out=self._u)
-        point = self._proposal(u)
+        point = self._proposal(u, length)
         wrong = self._ask(point, "step", k)
         distance = vector_norm(torch.sub(point, self._x, out=self._v), dim=1)
         # Cut off at [0, 1] a point only comes nearer, but float32 has an end.
@@ -100,9 +103,16 @@ class _Walk:
         self._distance.lerp_(distance, taken)
         success = taken - _SUCCESS
         self._size = (self._size * torch.exp(_RATE * success)).clamp_(_LEAST, _MOST)
-        self._path.mul_(_MEMORY).addcmul_(direction, success[:, None], value=1 / length)
-        # The length of the path, squared: directions are across each other, nearly.
-        self._spread = torch.addcmul(_MEMORY**2 * self._spread, success, success)
+        self._remember(direction, length, success)
+
+    def _remember(self, direction: Tensor, length: float, success: Tensor) -> None:
+        """Add a direction to the path by its success, while older ones fade."""
+        self._factor *= _MEMORY
+        if self._factor < _TINY**0.25:
+            self._path, self._factor = self._path * self._factor, 1.0
+        self._path.addcmul_(direction, success[:, None], value=1 / (length * self._factor))
+        # As if all directions were across each other, which they nearly are.
+        self._square = torch.addcmul(_MEMORY**2 * self._square, success, success)
 
     def ask_again(self, k: int) -> None:
         """Go back to the last point that passed twice, where this one does not."""
@@ -116,19 +126,20 @@ class _Walk:
     def _ask(self, points: Tensor, *name: int | str) -> Tensor:
         return self._decide(points.view(-1, *self._shape), None, *name)
 
-    def _proposal(self, u: Tensor) -> Tensor:
+    def _proposal(self, u: Tensor, length: float) -> Tensor:
         """Return the points at x + (v + d |v| w) / (1 + d^2), cut off at [0, 1].
 
-        v leads from the clean image x to the point; w is the part of ``u`` across it, at length 1.
+        v leads from the clean image x to the point; w is the part of ``u / length`` across it, at
+        length 1 or nearly: ``u`` is taken for a sum of two that are across each other.
         """
         v = torch.sub(self._point, self._x, out=self._v)
-        square = self._distance.square().clamp_(min=_TINY)
         point = u * v
         product = point.sum(dim=1)
-        along = product / square
-        across = torch.addcmul(vector_norm(u, dim=1).square(), along, product, value=-1)
+        along = product / self._distance.square().clamp_(min=_TINY)
+        across = (1 + _FOLLOW**2) * length**2 - along * product
         inwards = 1 / (1 + self._size.square())
-        stride = inwards * self._size * self._distance * across.clamp_(min=_TINY).rsqrt()
+        stride = math.copysign(1, length) * inwards * self._size * self._distance
+        stride = stride * across.clamp_(min=_TINY).rsqrt()
         back = torch.addcmul(inwards, stride, along, value=-1)
         torch.addcmul(self._x, v, back[:, None], out=point)
         return point.addcmul_(u, stride[:, None]).clamp_(0, 1)

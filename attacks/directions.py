@@ -9,7 +9,9 @@ Networks are more sensitive to coarse changes, and there are fewer of them to tr
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from functools import lru_cache
 
 import torch
@@ -30,49 +32,52 @@ def _cosines(size: int, count: int, device: torch.device) -> Tensor:
     return (waves * math.sqrt(2 / size)).float().to(device)
 
 
-class Directions:
-    """Random directions for the images of a batch, one a step, with a known length.
+def directions(noise: Noise, shape: torch.Size) -> Iterator[tuple[Tensor, float]]:
+    """Yield vectors along random directions, flat: ``(B, C * H * W)``, and their length; endless.
 
-    Their coarseness takes turns, so that no direction is out of reach.
+    Their coarseness takes turns, so that no direction is out of reach. After each turn come the
+    opposites, which cost nothing to make: the same vectors, and a negative length.
 
     Args:
         noise: One row an image.
-        shape: ``(C, H, W)``.
+        shape: ``(C, H, W)`` of an image.
     """
+    channels, height, width = shape
+    sizes = [(channels, -(-height // c), -(-width // c)) for c in COARSENESS]
+    counts = [math.prod(size) for size in sizes]
+    for turn in itertools.count():
+        signs = torch.split(_signs(noise.at("directions", turn), sum(counts)), counts, dim=1)
+        drawn = [_spread(s, size, shape) for s, size in zip(signs, sizes, strict=True)]
+        for opposite in (1, -1):
+            for vectors, count in zip(drawn, counts, strict=True):
+                yield vectors, opposite * math.sqrt(count)  # the basis is orthonormal
 
-    def __init__(self, noise: Noise, shape: torch.Size) -> None:
-        self._noise, self._shape = noise, shape
-        self._sizes = [(-(-shape[1] // c), -(-shape[2] // c)) for c in COARSENESS]
-        self._counts = [shape[0] * height * width for height, width in self._sizes]
-        device = noise.image_ids.device
-        self._shifts = 8 * torch.arange(7, device=device)
-        octet, place = torch.arange(256, device=device), torch.arange(8, device=device)
-        self._signs = 2.0 * (octet[:, None] >> place & 1) - 1  # of the bits of every octet
-        self._ahead: tuple[Tensor, ...] = ()
 
-    def at(self, step: int) -> tuple[Tensor, float]:
-        """Return the directions of a step, flat: ``(B, C * H * W)``, and the length of each."""
-        turn = step % len(COARSENESS)
-        if turn == 0 or not self._ahead:
-            self._ahead = self._draw(step // len(COARSENESS))
-        whole = self._spread(self._ahead[turn], *self._sizes[turn])
-        return whole.flatten(1), math.sqrt(self._counts[turn])  # the basis is orthonormal
+def _signs(noise: Noise, count: int) -> Tensor:
+    """Return random signs, ``(B, count)``: the bits of as few draws as will do."""
+    device = noise.image_ids.device
+    words = noise.integers(1 << 56, -(-count // 56))
+    octets = (words[:, :, None] >> _shifts(device)) & 255
+    return embedding(octets, _signs_of_octets(device)).flatten(1)[:, :count]
 
-    def _draw(self, turn: int) -> tuple[Tensor, ...]:
-        """Return the signs of the next steps; making them together costs less."""
-        total = sum(self._counts)
-        words = self._noise.at("directions", turn).integers(1 << 56, -(-total // 56))
-        octets = (words[:, :, None] >> self._shifts) & 255
-        return torch.split(
-            embedding(octets, self._signs).flatten(1)[:, :total], self._counts, dim=1
-        )
 
-    def _spread(self, draws: Tensor, height: int, width: int) -> Tensor:
-        """Return the image that has the draws as its lowest frequencies."""
-        channels, full_height, full_width = self._shape
-        grid = draws.reshape(-1, channels, height, width)
-        if (height, width) == (full_height, full_width):
-            return grid
-        down = _cosines(full_height, height, draws.device)
-        across = _cosines(full_width, width, draws.device)
-        return down.T @ (grid @ across)
+@lru_cache(maxsize=8)
+def _shifts(device: torch.device) -> Tensor:
+    return 8 * torch.arange(7, device=device)
+
+
+@lru_cache(maxsize=8)
+def _signs_of_octets(device: torch.device) -> Tensor:
+    """Return the signs that the bits of every octet stand for, ``(256, 8)``."""
+    octet, place = torch.arange(256, device=device), torch.arange(8, device=device)
+    return 2.0 * ((octet[:, None] >> place) & 1) - 1
+
+
+def _spread(amplitudes: Tensor, size: tuple[int, int, int], shape: torch.Size) -> Tensor:
+    """Return the flat images that have the amplitudes as their lowest frequencies."""
+    if size == tuple(shape):
+        return amplitudes
+    grid = amplitudes.reshape(-1, *size)
+    down = _cosines(shape[1], size[1], grid.device)
+    across = _cosines(shape[2], size[2], grid.device)
+    return (down.T @ (grid @ across)).flatten(1)
