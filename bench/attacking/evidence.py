@@ -33,6 +33,7 @@ PASSES = 5  # over one input, to see whether the model is random
 FEW = STEPS[0] + 1  # random points that cost as much as the shortest of the attacks
 ENOUGH = STEPS[-2]  # steps where the number of steps is not what is looked at
 DRAWS = {"selection_draws": 5, "scoring_draws": 10}  # of a stochastic model, for each attack
+DRAWN = {"gradients": ("straight-through",)}  # the draws alone, not the network behind them
 WHITE = {Norm.LINF: "pgd-linf", Norm.L2: "pgd-l2"}
 BLACK = {Norm.LINF: "square-linf", Norm.L2: "square-l2"}
 RANDOM = {Norm.LINF: "noise-linf", Norm.L2: "noise-l2"}
@@ -151,7 +152,7 @@ class Trials:
 
     def _white(self, eps: float, steps: int, **options: Any) -> tuple[Tensor, Tensor]:
         """Return what the white-box attack comes to, by one gradient unless others are named."""
-        usual = {"gradients": ("straight-through",), "restarts": 1, "eot_samples": self.eot_samples}
+        usual = {**DRAWN, "restarts": 1, "eot_samples": self.eot_samples}
         return self.scene.under(WHITE[self.norm], eps, steps=steps, **{**usual, **options})
 
     def steps(self) -> dict[str, Tensor]:
@@ -187,13 +188,14 @@ class Trials:
 
     def noise(self) -> dict[str, Tensor]:
         """Try random points, many and few."""
-        many = self.scene.under(RANDOM[self.norm], self.middle, draws=self.noise_draws)
-        few = self.scene.under(RANDOM[self.norm], self.middle, draws=FEW)
+        noise = RANDOM[self.norm]
+        many = self.scene.under(noise, self.middle, draws=self.noise_draws, **DRAWN)
+        few = self.scene.under(noise, self.middle, draws=FEW, **DRAWN)
         return {"noise_right": many[0], "few_margin": few[1]}
 
     def black_box(self) -> dict[str, Tensor]:
         """Attack without a gradient."""
-        found = self.scene.under(BLACK[self.norm], self.middle, queries=self.queries)
+        found = self.scene.under(BLACK[self.norm], self.middle, queries=self.queries, **DRAWN)
         return {"black_right": found[0]}
 
 

@@ -106,8 +106,8 @@ class Masking:
             scene,
             self.norm,
             self.eps,
-            self.grid_steps,
-            self.queries,
-            self.noise_draws,
-            self.eot_samples,
+            grid_steps=self.grid_steps,
+            queries=self.queries,
+            noise_draws=self.noise_draws,
+            eot_samples=self.eot_samples,
         )
