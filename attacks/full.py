@@ -60,10 +60,9 @@ class Search:
 
 @dataclass(frozen=True)
 class FullSearch(Search):
-    """The point with the smallest margin at every budget.
+    """The point with the smallest margin at every budget; `drawn` is for stochastic models.
 
     The best point at one budget lies in every larger ball and is kept until a better one is found.
-    Not so of a stochastic model: the margin of a few draws is no reason to prefer an older point.
     """
 
     def __call__(
@@ -72,8 +71,6 @@ class FullSearch(Search):
         """Return points at each budget, and passes spent."""
         best, found = Best.of(x), []
         for i in range(len(self.eps)):
-            if self.walk.goal.stochastic:
-                best.forget(x)
             for r in range(self.restarts):
                 if r > 0 and self.walk.out_of_time():
                     break
