@@ -7,12 +7,10 @@ What differs, and why:
 - The start is first moved to the boundary by bisection, and all images take a step in one pass.
 - The paper adapts two step sizes, on the sphere and inwards, to the success of two questions. Here
   a step of d times the distance along the sphere goes with one inwards that leads to the circle
-  over the distance as its diameter (Maho et al. 2021, arXiv 2011.12807, section 3.2): the nearest
-  point of a flat boundary lies on it. One question adapts d after each answer.
+  over the distance as its diameter, where the nearest point of a flat boundary lies (Maho et al.
+  2021, arXiv 2011.12807, walk on the same circles). One question adapts d after each answer.
 - Steps take turns in being white noise and noise of the lower half and quarter of the frequencies
   (`directions`).
-- A third of a step follows the mean of earlier ones, weighted by their success (as the evolution
-  path of Dong et al. 2019, arXiv 1904.04433, equation 4).
 - Of a stochastic model a step needs the majority of some votes. Every 25 steps the point is asked
   for again, on other draws, and the walk goes back to the last one that passed if it fails: among
   many steps some are lucky.
@@ -38,10 +36,9 @@ from .directions import directions
 from .starting import NEAR_L2, starting_points
 
 _BISECTIONS = 10
-_SUCCESS = 0.2  # share of steps that should succeed
-_RATE = 0.25  # of adapting a step to it
-_FIRST, _LEAST, _MOST = 0.1, 1e-6, 0.5  # step sizes, in units of the distance
-_MEMORY, _FOLLOW = 0.995, 0.3
+_SUCCESS, _RATE = 0.2, 0.5
+_CHANGE = (math.exp(_RATE * (1 - _SUCCESS)), math.exp(-_RATE * _SUCCESS))
+_FIRST, _LEAST, _MOST = 1e-2, 1e-12, 0.25  # of d squared
 _AGAIN = 25
 _TINY = torch.finfo(torch.float32).tiny
 
@@ -59,18 +56,15 @@ class _Walk:
     """
 
     _point: Tensor
-    _distance: Tensor
+    _square: Tensor
 
     def __init__(self, decide: Decisions, x: Tensor, start: Tensor) -> None:
         self._decide, self._shape, self._x = decide, x.shape[1:], x.flatten(1)
         self._directions = directions(decide.noise, x.shape[1:])
         self._sure = start.flatten(1)  # the last point that passed twice
+        self._v = torch.empty_like(self._x)
         self._go(self._sure)
-        self._size = torch.full_like(self._distance, _FIRST)
-        # The path is kept divided by its factor: one pass over memory less.
-        self._path, self._factor = torch.zeros_like(self._x), 1.0
-        self._square = torch.full_like(self._size, _TINY)  # of the length of the path
-        self._u, self._v = torch.empty_like(self._x), torch.empty_like(self._x)
+        self._size = torch.full_like(self._square, _FIRST)  # d^2
 
     @property
     def points(self) -> Tensor:
@@ -80,7 +74,7 @@ class _Walk:
     def bisect(self, steps: int) -> None:
         """Move the points towards the clean images, to the boundary."""
         offset = self._point - self._x
-        low, high = torch.zeros_like(self._distance), torch.ones_like(self._distance)
+        low, high = torch.zeros_like(self._square), torch.ones_like(self._square)
         for k in range(steps):
             share = (low + high) / 2
             middle = torch.addcmul(self._x, offset, share[:, None]).clamp_(0, 1)
@@ -91,28 +85,15 @@ class _Walk:
 
     def step(self, k: int) -> None:
         """Try one random step of every image."""
-        direction, length = next(self._directions)
-        follow = (_FOLLOW * length * self._factor) * self._square.rsqrt()
-        u = torch.addcmul(direction, self._path, follow[:, None], out=self._u)
-        point = self._proposal(u, length)
+        point = self._proposal(*next(self._directions))
         wrong = self._ask(point, "step", k)
-        distance = vector_norm(torch.sub(point, self._x, out=self._v), dim=1)
+        square = self._measure(point)
         # Cut off at [0, 1] a point only comes nearer, but float32 has an end.
-        taken = (wrong & (distance < self._distance)).to(u.dtype)
-        self._point.lerp_(point, taken[:, None])  # by 0 or 1: exact
-        self._distance.lerp_(distance, taken)
-        success = taken - _SUCCESS
-        self._size = (self._size * torch.exp(_RATE * success)).clamp_(_LEAST, _MOST)
-        self._remember(direction, length, success)
-
-    def _remember(self, direction: Tensor, length: float, success: Tensor) -> None:
-        """Add a direction to the path by its success, while older ones fade."""
-        self._factor *= _MEMORY
-        if self._factor < _TINY**0.25:
-            self._path, self._factor = self._path * self._factor, 1.0
-        self._path.addcmul_(direction, success[:, None], value=1 / (length * self._factor))
-        # As if all directions were across each other, which they nearly are.
-        self._square = torch.addcmul(_MEMORY**2 * self._square, success, success)
+        taken = wrong & (square < self._square)
+        share = taken.to(point.dtype)
+        self._point.lerp_(point, share[:, None])  # by 0 or 1: exact
+        self._square.lerp_(square, share)
+        self._size.mul_(torch.where(taken, *_CHANGE)).clamp_(_LEAST, _MOST)
 
     def ask_again(self, k: int) -> None:
         """Go back to the last point that passed twice, where this one does not."""
@@ -121,28 +102,34 @@ class _Walk:
         self._go(self._sure)
 
     def _go(self, point: Tensor) -> None:
-        self._point, self._distance = point.clone(), vector_norm(point - self._x, dim=1)
+        self._point, self._square = point.clone(), self._measure(point)
 
     def _ask(self, points: Tensor, *name: int | str) -> Tensor:
         return self._decide(points.view(-1, *self._shape), None, *name)
+
+    def _measure(self, point: Tensor) -> Tensor:
+        """Return the squared distances to the clean images, ``(B,)``, above 0."""
+        offset = torch.sub(point, self._x, out=self._v)
+        length: Tensor = vector_norm(offset, dim=1)
+        return length.square_().clamp_(min=_TINY)
 
     def _proposal(self, u: Tensor, length: float) -> Tensor:
         """Return the points at x + (v + d |v| w) / (1 + d^2), cut off at [0, 1].
 
         v leads from the clean image x to the point; w is the part of ``u / length`` across it, at
-        length 1 or nearly: ``u`` is taken for a sum of two that are across each other.
+        length 1.
         """
         v = torch.sub(self._point, self._x, out=self._v)
         point = u * v
         product = point.sum(dim=1)
-        along = product / self._distance.square().clamp_(min=_TINY)
-        across = (1 + _FOLLOW**2) * length**2 - along * product
-        inwards = 1 / (1 + self._size.square())
-        stride = math.copysign(1, length) * inwards * self._size * self._distance
-        stride = stride * across.clamp_(min=_TINY).rsqrt()
-        back = torch.addcmul(inwards, stride, along, value=-1)
+        along = product / self._square
+        across = (length**2 - along * product).clamp_(min=_TINY)  # squared
+        inwards = (1 + self._size).reciprocal_()
+        stride = (self._size * self._square).div_(across).sqrt_().mul_(inwards)
+        sign = math.copysign(1, length)
+        back = inwards.addcmul_(stride, along, value=-sign)
         torch.addcmul(self._x, v, back[:, None], out=point)
-        return point.addcmul_(u, stride[:, None]).clamp_(0, 1)
+        return point.addcmul_(u, stride[:, None], value=sign).clamp_(0, 1)
 
 
 @ATTACKS.register("boundary-l2", norm=Norm.L2)

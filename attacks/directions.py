@@ -4,7 +4,7 @@ White noise is random signs, low frequencies have them as amplitudes: in many di
 directions are as even as Gaussian ones, and cost a quarter of them.
 
 Networks are more sensitive to coarse changes, and there are fewer of them to try: Guo et al.
-(2019), "Low frequency adversarial perturbation", arXiv 1809.08758, sections 3 and 4.1.
+(2019), "Low frequency adversarial perturbation", arXiv 1809.08758.
 """
 
 from __future__ import annotations
