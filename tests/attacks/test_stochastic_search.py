@@ -75,3 +75,22 @@ def test_a_model_without_noise_loses_nothing_by_it() -> None:
         torch.testing.assert_close(
             fall(norm, model, steps=20, eot_samples=1), torch.ones(40).double(), rtol=1e-3, atol=0
         )
+
+
+def test_restarts_take_turns_with_the_losses() -> None:
+    class Three(nn.Module):
+        """Three classes: cross-entropy and margin go different ways."""
+
+        stochastic = True
+
+        def sample_logits(self, x: Tensor, noise: Noise) -> Tensor:
+            generator = torch.Generator().manual_seed(0)
+            weights = torch.randn(16, 3, generator=generator) + noise.normal(16, 3)
+            return torch.einsum("bi,bij->bj", x.flatten(1), weights)
+
+    found = {}
+    for loss in ("margin", "both"):
+        made = ATTACKS["pgd-l2"](eps=0.5, loss=loss, steps=4, restarts=2, eot_samples=2)
+        found[loss] = made(Three(), X, Y, Context(noise=bound(0, "t", range(40))))
+    moved = (found["both"] != found["margin"]).flatten(1).any(dim=1)
+    assert 0 < int(moved.sum()) < 40  # the first run of both is the same
