@@ -73,6 +73,15 @@ class Decisions:
         self._context.progress(1)
         return wrong
 
+    def surely(self, points: Tensor, rows: Tensor | None, *name: int | str) -> Tensor:
+        """Say the same; of a stochastic model only what two sets of votes agree on.
+
+        Many questions are asked, and some answers are lucky: what a search builds upon, or what it
+        returns, is asked for twice.
+        """
+        wrong = self(points, rows, *name)
+        return wrong & self(points, rows, *name, "again") if self.stochastic else wrong
+
 
 def search_in_parts(
     model: nn.Module,

@@ -25,7 +25,8 @@ class Groups:
     Every image goes its own way: one that has ended a round begins the next while others are busy.
     The entries that take part in a round are the first of ``order``, in random order; of these
     ``alive`` are still changed, and the next group is ``size`` of them from the one numbered
-    ``first``.
+    ``first``. It goes back if what is then left is misclassified; of a stochastic model, if that is
+    also so on other draws.
 
     Args:
         decide: Answers.
@@ -61,7 +62,8 @@ class Groups:
 
     def ask(self, k: int) -> None:
         """Ask one question of every image."""
-        grouped = self._next == _GROUPS
+        again = self._next == _AGAIN
+        grouped = (self._next == _GROUPS) | again
         order, alive = self._order[:, : self._width], self._alive[:, : self._width]
         number = alive.cumsum(dim=1) - 1 - self._first[:, None]
         group = (number >= 0) & (number < self._size[:, None]) & grouped[:, None]
@@ -69,30 +71,29 @@ class Groups:
         value = torch.where(kept, self._value[:, : self._width], self._clean.gather(1, order))
         point = self._clean.scatter(1, order, value)
         wrong = self._decide(point.view(-1, *self._shape), self._rows, "group", k)
-        alive &= kept | ~(wrong & grouped)[:, None]  # in place: a view
+        back = wrong & (again if self._decide.stochastic else grouped)
+        alive &= kept | ~back[:, None]  # in place: a view
         count = alive.sum(dim=1)
-        proved = self._next == _AGAIN if self._decide.stochastic else grouped
-        better = wrong & proved & (count <= self._count)
+        better = back & (count <= self._count)
         self._best = torch.where(better[:, None], point, self._best)
         self._count = torch.where(better, count, self._count)
-        self._go_on(wrong, grouped, count)
+        self._go_on(wrong, grouped, back, count)
 
     def finish(self) -> Tensor:
         """Return the best points, ``(B, C, H, W)``."""
         self._leave(self._rows[:0])
         return self._found.view(-1, *self._shape)
 
-    def _go_on(self, wrong: Tensor, grouped: Tensor, count: Tensor) -> None:
+    def _go_on(self, wrong: Tensor, grouped: Tensor, back: Tensor, count: Tensor) -> None:
         """Choose what is asked next: groups half as large when all of a size were tried."""
-        won = self._won | (wrong & grouped)
+        won = self._won | back
         first = torch.where(wrong, self._first, self._first + self._size)
         through = first >= count
         ended = through & ((~won & (self._size == 1)) | (count == 0))
         half = torch.where(through, (self._size + 1) // 2, self._size)
         self._size = torch.minimum(half, (count + 1) // 2).clamp(min=1)
         self._first, self._won = torch.where(through, 0, first), won & ~through
-        last = _AGAIN if self._decide.stochastic else _ENDED
-        after = torch.where(ended, last, _GROUPS)
+        after = torch.where(wrong & ~back, _AGAIN, torch.where(ended, _ENDED, _GROUPS))
         begun = (self._next == _WHOLE) & wrong
         self._next = torch.where(grouped, after, torch.where(begun, _GROUPS, _ENDED))
 
@@ -101,12 +102,12 @@ class Groups:
         clean, best, count = self._clean[rows], self._best[rows], self._count[rows, None]
         noise = self._noise.at(k).select(self._rows[rows])
         chance = noise.at("which").uniform(clean.shape[1])
-        order = torch.where(best != clean, chance, chance + 1).argsort(dim=1)
+        order = torch.where(best != clean, chance, chance + 1).argsort(dim=1, stable=True)
         many = count if k == 0 else (2 * count).clamp(max=clean.shape[1])
         place = torch.arange(clean.shape[1], device=rows.device)
         value = torch.where(place < count, best.gather(1, order), far_end(clean).gather(1, order))
         chance = noise.at("order").uniform(clean.shape[1])
-        mixed = torch.where(place < many, chance, chance + 1).argsort(dim=1)
+        mixed = torch.where(place < many, chance, chance + 1).argsort(dim=1, stable=True)
         self._order[rows], self._value[rows] = order.gather(1, mixed), value.gather(1, mixed)
         self._alive[rows], self._many[rows] = place < many, many[:, 0]
         self._width = int(self._many.max())

@@ -42,7 +42,8 @@ class PGD:
             all. ``None`` takes eps / 4.
         restarts: Runs from independent starting points, only for what is unbroken.
         loss: ``ce``, ``margin`` or ``dlr``, see `losses`; ``both`` takes ``margin`` in the first
-            run, ``ce`` in the second, and so on: neither is the stronger one everywhere.
+            run, ``ce`` (the paper's) in the second, and so on: neither is the stronger one
+            everywhere, but on most networks ``margin`` is.
         random_start: Start uniformly in the ball instead of at the clean image.
         momentum: Share of the last direction kept (Dong et al. 2018); 0 is plain PGD.
         early_stop: Stop at the first point that breaks an image; otherwise run on and keep the
@@ -61,7 +62,7 @@ class PGD:
     steps: int = 20
     step_size: float | tuple[float, ...] | None = None
     restarts: int = 1
-    loss: LossName | Literal["both"] = "ce"
+    loss: LossName | Literal["both"] = "both"
     random_start: bool = True
     momentum: float = 0.0
     early_stop: bool = True

@@ -9,8 +9,8 @@ as long as the image stays misclassified (the authors' attack). What differs, an
 - That end depends on the order, so the search goes on from there: as many new entries, anywhere,
   are put to the far end of [0, 1], and all are tried anew. What is no larger is kept. (The authors
   start again from new noise, which finds less for as many questions.)
-- Of a stochastic model a group needs the majority of some votes, and what is left in the end is
-  asked for again, on other draws, before it is kept.
+- Of a stochastic model a group goes back when two sets of votes, on other draws, agree that the
+  rest is misclassified.
 """
 
 from __future__ import annotations
@@ -120,7 +120,11 @@ def _towards_clean(decide: Decisions, x: Tensor, found: Tensor, steps: int) -> T
             # A middle that is rounded to the clean value would be another L0.
             low, high = (
                 torch.where(wrong, low, middle),
-                torch.where(wrong & (middle != clean[rows].gather(1, place)), middle, high),
+                torch.where(wrong , middle, high),
             )
-        point[rows] = point[rows].scatter(1, place, high)
+        moved = point[rows].scatter(1, place, high)
+        if decide.stochastic:  # ten lucky answers are not unlikely
+            sure = decide(moved.view(-1, *x.shape[1:]), rows, "entry", entry)
+            moved = torch.where(sure[:, None], moved, point[rows])
+        point[rows] = moved
     return point.view_as(x)

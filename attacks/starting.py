@@ -85,11 +85,13 @@ def starting_points(
 
     Given points come first. Then, strength by strength, one of each kind of noise is tried, until
     one is misclassified. Where none is, the clean image is returned.
+
+    What a stochastic model gets wrong by chance is no start, and would keep the image from one.
     """
     kinds, strengths = search
     points, found = x.clone(), torch.zeros_like(decide.passes, dtype=torch.bool)
     if given is not None:
-        found = decide(given, None, "given")
+        found = decide.surely(given, None, "given")
         points = torch.where(per_image(found, x), given, x)
     draws = decide.noise.at("starting")
     for level, strength in enumerate(strengths):
@@ -99,7 +101,7 @@ def starting_points(
             if len(rows) == 0 or decide.out_of_time():
                 return points, found
             tries = kind(x[rows], strength, draws.at(level, number).select(rows))
-            hit = decide(tries, rows, "start", level, number)
+            hit = decide.surely(tries, rows, "start", level, number)
             points[rows] = torch.where(per_image(hit, tries), tries, x[rows])
             found[rows] = hit
     return points, found

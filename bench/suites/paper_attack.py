@@ -19,7 +19,13 @@ from bench.types import Norm
 ATTACKS = ("pgd-linf", "pgd-l2")
 IMAGES = 300
 # One gradient sample is one evaluation of the model, which is the mean of its 5 chains.
-OPTIONS = {"steps": 40, "restarts": 20, "gradient": "straight-through", "eot_samples": 1}
+OPTIONS = {
+    "steps": 40,
+    "restarts": 20,
+    "loss": "ce",
+    "gradient": "straight-through",
+    "eot_samples": 1,
+}
 OF_ATTACK = ("steps", "restarts", "loss", "eot_samples")  # options of the suite that are kept
 NOT_HERE = ("attacks", "gradients", "by_gradient", "l0", "minutes")
 # Distances of Figure 5 and Appendix G on CIFAR-10: to 20/255, and to 525/255 in L2.

@@ -27,8 +27,8 @@ USUAL = {
     True: ("pgd-linf", "pgd-l2"),
 }
 RESTARTS = {"pgd-linf": 2, "pgd-l2": 2}
-# Where nobody asks for attacks by name, the second is a short one: it finds what cross-entropy
-# overlooks. On digits it comes within 0.6 points of 9 targets, at a third of their cost.
+# Where nobody asks for attacks by name, the second is a short one: on digits it comes within 0.6
+# points of 9 targets, at a third of their cost.
 SHORT = {"apgd-t-linf": {"steps": 10, "targets": 3}, "apgd-t-l2": {"steps": 10, "targets": 3}}
 EOT_SAMPLES = 4
 

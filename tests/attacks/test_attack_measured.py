@@ -280,7 +280,9 @@ def test_an_attack_without_a_sweep_gets_only_what_is_unbroken(
     eps = [0.05, 0.1, 0.15]
     ours = attack("pgd-linf", trained_net, x, y, eps=eps, task="t")
     looped = attack(Looped(eps=0.0), trained_net, x, y, eps=eps, task="t")
-    assert int((ours.success != looped.success).sum()) <= 1
+    # Two searches from other random points: what they break differs by a few images at most.
+    change = ours.success.double().mean(dim=1) - looped.success.double().mean(dim=1)
+    assert (change.abs() < 0.05).all()
     right = int((looped.clean_pred == y).sum())
     wrong = len(x) - right
     left = [right] + [len(x) - int(s.sum()) for s in looped.success[:-1]]

@@ -34,7 +34,7 @@ def foolboxs(net: nn.Module, x: Tensor, y: Tensor, eps: list[float]) -> Tensor:
 def test_the_published_accuracies_on_the_first_images() -> None:
     # ResNet-2B, PGD-20 with step eps / 5 on 300 images by other code: 61.3 % and 55.0 %.
     x, y = cifar(300)
-    out = attack("pgd-linf", network("resnet2b"), x, y, eps=[1 / 255, 2 / 255])
+    out = attack("pgd-linf", network("resnet2b"), x, y, eps=[1 / 255, 2 / 255], loss="ce")
     robust = 1 - out.success.double().mean(dim=1)
     assert robust.tolist() == pytest.approx([0.613, 0.550], abs=0.01)
 
@@ -61,7 +61,7 @@ def test_no_weaker_than_the_published_attack_on_ten_thousand_images() -> None:
     # The repository the checkpoint is from: clean 69.25, PGD 62.24 at 1/255 and 54.82 at 2/255.
     x, y = cifar(10_000)
     eps = [1 / 255, 2 / 255]
-    out = attack("pgd-linf", network("resnet2b"), x, y, eps=eps, restarts=2, loss="margin")
+    out = attack("pgd-linf", network("resnet2b"), x, y, eps=eps, restarts=2)
     clean = (out.clean_pred == y).double().mean()
     robust = 1 - out.success.double().mean(dim=1)
     assert float(clean) == pytest.approx(0.6925, abs=0.001)

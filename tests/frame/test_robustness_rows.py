@@ -71,7 +71,7 @@ def test_settings_name_what_attacks_share_and_what_they_do_not() -> None:
     assert {k: own[k] for k in ("steps", "restarts", "loss")} == {
         "steps": 7,
         "restarts": 3,
-        "loss": "ce",
+        "loss": "both",
     }
     assert own["eps"] == 0.1
     two = Robustness(Norm.LINF, (measure(steps=7), measure(steps=7, loss="margin")))
