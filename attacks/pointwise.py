@@ -120,7 +120,7 @@ def _towards_clean(decide: Decisions, x: Tensor, found: Tensor, steps: int) -> T
             # A middle that is rounded to the clean value would be another L0.
             low, high = (
                 torch.where(wrong, low, middle),
-                torch.where(wrong , middle, high),
+                torch.where(wrong & (middle != clean[rows].gather(1, place)), middle, high),
             )
         moved = point[rows].scatter(1, place, high)
         if decide.stochastic:  # ten lucky answers are not unlikely
