@@ -12,9 +12,10 @@ from torch import Tensor
 from .decisions import Decisions
 from .starting import far_end
 
-_WHOLE, _GROUPS, _AGAIN, _ENDED = range(4)  # what is asked next
+_WHOLE, _GROUPS, _ENDED = range(3)  # what is asked next
+_AGREED = 3  # sets of votes of a stochastic model that send a group back
 _STATE = (
-    *("_rows", "_clean", "_best", "_count", "_next", "_first", "_size", "_won"),
+    *("_rows", "_clean", "_best", "_count", "_next", "_first", "_size", "_won", "_agreed"),
     *("_order", "_alive", "_value", "_many"),
 )
 
@@ -25,8 +26,8 @@ class Groups:
     Every image goes its own way: one that has ended a round begins the next while others are busy.
     The entries that take part in a round are the first of ``order``, in random order; of these
     ``alive`` are still changed, and the next group is ``size`` of them from the one numbered
-    ``first``. It goes back if what is then left is misclassified; of a stochastic model, if that is
-    also so on other draws.
+    ``first``. It goes back if what is then left is misclassified; of a stochastic model, if three
+    sets of votes in a row say so.
 
     Args:
         decide: Answers.
@@ -44,6 +45,7 @@ class Groups:
         self._next = torch.full_like(self._count, _ENDED)
         self._first, self._size = torch.zeros_like(self._count), torch.ones_like(self._count)
         self._won = torch.zeros_like(self._count, dtype=torch.bool)  # a group went back this time
+        self._agreed = torch.zeros_like(self._count)  # answers that this group may go back
         self._order = torch.zeros_like(self._clean, dtype=torch.int64)
         self._alive = torch.zeros_like(self._order, dtype=torch.bool)
         self._value = torch.zeros_like(self._clean)
@@ -62,8 +64,7 @@ class Groups:
 
     def ask(self, k: int) -> None:
         """Ask one question of every image."""
-        again = self._next == _AGAIN
-        grouped = (self._next == _GROUPS) | again
+        grouped = self._next == _GROUPS
         order, alive = self._order[:, : self._width], self._alive[:, : self._width]
         number = alive.cumsum(dim=1) - 1 - self._first[:, None]
         group = (number >= 0) & (number < self._size[:, None]) & grouped[:, None]
@@ -71,7 +72,9 @@ class Groups:
         value = torch.where(kept, self._value[:, : self._width], self._clean.gather(1, order))
         point = self._clean.scatter(1, order, value)
         wrong = self._decide(point.view(-1, *self._shape), self._rows, "group", k)
-        back = wrong & (again if self._decide.stochastic else grouped)
+        agreed = torch.where(wrong & grouped, self._agreed + 1, 0)
+        back = agreed == (_AGREED if self._decide.stochastic else 1)
+        self._agreed = torch.where(back, 0, agreed)
         alive &= kept | ~back[:, None]  # in place: a view
         count = alive.sum(dim=1)
         better = back & (count <= self._count)
@@ -93,7 +96,7 @@ class Groups:
         half = torch.where(through, (self._size + 1) // 2, self._size)
         self._size = torch.minimum(half, (count + 1) // 2).clamp(min=1)
         self._first, self._won = torch.where(through, 0, first), won & ~through
-        after = torch.where(wrong & ~back, _AGAIN, torch.where(ended, _ENDED, _GROUPS))
+        after = torch.where(ended, _ENDED, _GROUPS)
         begun = (self._next == _WHOLE) & wrong
         self._next = torch.where(grouped, after, torch.where(begun, _GROUPS, _ENDED))
 

@@ -9,8 +9,8 @@ as long as the image stays misclassified (the authors' attack). What differs, an
 - That end depends on the order, so the search goes on from there: as many new entries, anywhere,
   are put to the far end of [0, 1], and all are tried anew. What is no larger is kept. (The authors
   start again from new noise, which finds less for as many questions.)
-- Of a stochastic model a group goes back when two sets of votes, on other draws, agree that the
-  rest is misclassified.
+- Of a stochastic model a group goes back when three sets of votes agree that the rest is
+  misclassified.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Pointwise:
         eps: Not used: the nearest image is looked for, and measured against any budget.
         queries: Evaluations of an image after its start is found.
         bisections: Evaluations with which each entry that is left is moved towards its clean value
-            (the second stage of the authors' attack, which has 10): they lower L2 and leave L0.
+            (the second stage of the authors' attack, which has 10): they lower L2, not L0.
         votes: Draws of a stochastic model behind an answer; a majority decides.
     """
 
@@ -117,14 +117,10 @@ def _towards_clean(decide: Decisions, x: Tensor, found: Tensor, steps: int) -> T
             middle = (low + high) / 2
             tried = point[rows].scatter(1, place, middle).view(-1, *x.shape[1:])
             wrong = decide(tried, rows, "entry", entry, k)[:, None]
-            # A middle that is rounded to the clean value would be another L0.
-            low, high = (
-                torch.where(wrong, low, middle),
-                torch.where(wrong & (middle != clean[rows].gather(1, place)), middle, high),
-            )
+            low, high = torch.where(wrong, low, middle), torch.where(wrong, middle, high)
         moved = point[rows].scatter(1, place, high)
-        if decide.stochastic:  # ten lucky answers are not unlikely
-            sure = decide(moved.view(-1, *x.shape[1:]), rows, "entry", entry)
+        if decide.stochastic:  # of some answers one is easily lucky
+            sure = decide.surely(moved.view(-1, *x.shape[1:]), rows, "entry", entry)
             moved = torch.where(sure[:, None], moved, point[rows])
         point[rows] = moved
     return point.view_as(x)
