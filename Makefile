@@ -37,7 +37,7 @@ demo: $(STAMP)
 	$(BIN)/bench run --executor local:2
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile \
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 		-m "not slow and not gpu and not network"
 
 lint: $(STAMP)

@@ -1,7 +1,7 @@
 """Every command and every Python block of README.md and docs/*.md runs and prints what is shown.
 
 The convention is in CONTRIBUTING.md, "Documentation that runs". All pages run in one process, in
-a folder each; results of one page serve the next.
+a folder each; results of one page serve the next. Attacks run on a few images.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.S | re.M)
 FILE = re.compile(r"# ([\w./-]+\.\w+)\n")
 COSTLY = {"gpu", "cluster", "hours"}
+# Attacks take as many passes on a few images as on many; that a page's command works is shown by
+# either.
+ATTACKING = re.compile(r"^bench run .*--suite[ =]\S*(robustness|transfer)")
+FEW = 6
 NOT_RUN = ("make ", "pip ", "git ", "cd ", "source ", "pytest", "ruff ", "mypy", ".ci/")
 
 
@@ -85,6 +89,16 @@ def step_of(command: str, shown: Sequence[str]) -> Step:
     return Step(kind, command, tuple(shown))
 
 
+def brief(step: Step) -> str:
+    """Return what is run of a step: attacks on a few images, where no output is shown."""
+    if step.kind != "bench" or step.shown or not ATTACKING.match(step.text):
+        return step.text
+    asked = re.search(r" --limit[ =](\d+)", step.text)
+    if asked and int(asked[1]) <= FEW:
+        return step.text
+    return re.sub(r" --limit[ =]\d+", "", step.text) + f" --limit {FEW}"
+
+
 def plain(line: str) -> str:
     """Return a line without what differs between machines: numbers, widths, rules."""
     line = re.sub(r"\d[\d.,]*", "#", line)
@@ -115,7 +129,7 @@ def run(pages: dict[str, Page], folder: Path) -> dict[str, list[tuple[int, str]]
             if re.search(r"^@[A-Z]+\.register\(", text, re.M):
                 shutil.copy(target, site)
                 points.append(f"{target.stem} = {target.stem}")
-        steps = [(step.kind, step.text) for step in page.steps]
+        steps = [(step.kind, brief(step)) for step in page.steps]
         request.append({"page": name, "folder": str(home), "steps": steps})
     (site / "pages-1.dist-info" / "entry_points.txt").write_text("\n".join(points))
     results = folder / "results.json"

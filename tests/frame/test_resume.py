@@ -18,6 +18,7 @@ import pytest
 
 Spawn = Callable[..., "subprocess.Popen[str]"]
 Cli = Callable[..., tuple[int, str, str]]
+Undisturbed = tuple[list[dict[str, Any]], int]
 
 RUN = (
     *("run", "--model", "py:model.py:slow", "--suite", "accuracy,robustness", "--limit", 450),
@@ -65,18 +66,35 @@ def wait_for(count: int, process: subprocess.Popen[str], seconds: float = 120) -
 
 
 def rows(text: str) -> list[dict[str, Any]]:
-    return list(csv.DictReader(io.StringIO(text)))
+    """Return the records without the run's name, which is another for a file elsewhere."""
+    return [{**row, "run": None} for row in csv.DictReader(io.StringIO(text))]
 
 
-def undisturbed(cli: Cli) -> tuple[list[dict[str, Any]], int]:
-    """Return the rows of a run that nothing disturbs, elsewhere, and how many shards it has."""
-    code, out, _ = cli(*RUN, "--runs", "undisturbed", "--format", "csv")
-    assert code == 0
-    return rows(out), len(list(Path("undisturbed/shards").iterdir()))
+def runs() -> list[Path]:
+    """Return the runs that have a header: the same command is to find its own."""
+    return list(Path("runs").glob("*/run.json"))
 
 
-def killed_and_finished(spawn: Spawn, cli: Cli, kills: int, *options: object) -> None:
-    expected, total = undisturbed(cli)
+@pytest.fixture(scope="module")
+def kept() -> list[Undisturbed]:
+    """What a run that nothing disturbs has come to, once there was one."""
+    return []
+
+
+@pytest.fixture
+def undisturbed(cli: Cli, kept: list[Undisturbed]) -> Undisturbed:
+    """The rows of a run that nothing disturbs, elsewhere, and how many shards it has."""
+    if not kept:
+        code, out, _ = cli(*RUN, "--runs", "undisturbed", "--format", "csv")
+        assert code == 0
+        kept.append((rows(out), len(list(Path("undisturbed/shards").iterdir()))))
+    return kept[0]
+
+
+def killed_and_finished(
+    undisturbed: Undisturbed, spawn: Spawn, cli: Cli, kills: int, *options: object
+) -> None:
+    expected, total = undisturbed
     rng = random.Random(kills)
     survivors: dict[str, tuple[int, int]] = {}
     interrupted = 0
@@ -95,19 +113,22 @@ def killed_and_finished(spawn: Spawn, cli: Cli, kills: int, *options: object) ->
     assert code == 0
     assert survivors.items() <= shards().items()
     assert len(shards()) == total
+    assert len(runs()) == 1
     assert rows(out) == expected
 
 
-def test_a_run_killed_twice_ends_as_if_it_had_not_been(spawn: Spawn, cli: Cli) -> None:
-    killed_and_finished(spawn, cli, 2)
+def test_a_run_killed_twice_ends_as_if_it_had_not_been(
+    undisturbed: Undisturbed, spawn: Spawn, cli: Cli
+) -> None:
+    killed_and_finished(undisturbed, spawn, cli, 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("executor", ["local", "local:2"])
 def test_a_run_killed_ten_times_ends_as_if_it_had_not_been(
-    spawn: Spawn, cli: Cli, executor: str
+    undisturbed: Undisturbed, spawn: Spawn, cli: Cli, executor: str
 ) -> None:
-    killed_and_finished(spawn, cli, 10, "--executor", executor)
+    killed_and_finished(undisturbed, spawn, cli, 10, "--executor", executor)
 
 
 def children(pid: int) -> list[int]:
@@ -161,13 +182,16 @@ def killed_worker(process: subprocess.Popen[str], count: int) -> list[int]:
     assert len(first) == count
     os.kill(first[0], signal.SIGKILL)
     while process.poll() is None and (set(first) & set(second) or len(second) < count):
+        time.sleep(0.02)
         second = workers(process)
     assert process.poll() is None  # else the run is too short to show anything
     return second
 
 
-def test_a_killed_worker_is_replaced_and_an_interruption_told(spawn: Spawn, cli: Cli) -> None:
-    expected, total = undisturbed(cli)
+def test_a_killed_worker_is_replaced_and_an_interruption_told(
+    undisturbed: Undisturbed, spawn: Spawn, cli: Cli
+) -> None:
+    expected, total = undisturbed
     process = spawn(*RUN, "--executor", "local:1")
     pids = killed_worker(process, 1)
     process.send_signal(signal.SIGINT)
@@ -184,12 +208,15 @@ def test_a_killed_worker_is_replaced_and_an_interruption_told(spawn: Spawn, cli:
     assert err.startswith(f"{len(stored)} shards are stored already\n")
     assert stored.items() <= shards().items()
     assert len(shards()) == total
+    assert len(runs()) == 1
     assert rows(out) == expected
 
 
 @pytest.mark.slow
-def test_a_run_ends_right_though_a_worker_was_killed(spawn: Spawn, cli: Cli) -> None:
-    expected, total = undisturbed(cli)
+def test_a_run_ends_right_though_a_worker_was_killed(
+    undisturbed: Undisturbed, spawn: Spawn, cli: Cli
+) -> None:
+    expected, total = undisturbed
     process = spawn(*RUN, "--executor", "local:2", "--format", "csv")
     killed_worker(process, 2)
     out, err = process.communicate(timeout=240)
@@ -220,8 +247,10 @@ def test_an_interruption_in_this_process_keeps_what_it_has(spawn: Spawn, cli: Cl
     assert len(shards()) >= 2
 
 
-def test_two_runs_of_one_request_at_once_do_not_collide(spawn: Spawn, cli: Cli) -> None:
-    expected, total = undisturbed(cli)
+def test_two_runs_of_one_request_at_once_do_not_collide(
+    undisturbed: Undisturbed, spawn: Spawn, cli: Cli
+) -> None:
+    expected, total = undisturbed
     both = [spawn(*RUN, "--format", "csv") for _ in range(2)]
     for process in both:
         out, err = process.communicate(timeout=240)
@@ -229,5 +258,5 @@ def test_two_runs_of_one_request_at_once_do_not_collide(spawn: Spawn, cli: Cli) 
         assert rows(out) == expected
     assert len(shards()) == total
     assert not list(Path("runs").glob("**/.*"))
-    (header,) = Path("runs").glob("*/run.json")
+    (header,) = runs()
     assert json.loads(header.read_text())["complete"]

@@ -205,7 +205,10 @@ def test_the_callers_module_and_random_state_stay_as_they_were(model_file: Path)
         parameter.grad = torch.ones_like(parameter)
     torch.manual_seed(5)
     before, threads = torch.get_rng_state(), torch.get_num_threads()
-    few = {"robustness": {"steps": 2, "checks": False}, "ood": {"sets": ["constant"]}}
+    few = {
+        "robustness": {"steps": 2, "linf": 0.1, "l2": 0.5, "checks": False},
+        "ood": {"sets": ["constant"], "n": 40},
+    }
     run(net, suite=["accuracy", "ood", "robustness"], limit=8, threads=2, settings=few)
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.get_num_threads() == threads

@@ -130,6 +130,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
         *("--set", 'ood.scores=["logit-gap"]', "--set", 'ood.sets=["half-tone"]'),
         *("--set", 'ood.metrics=["auroc"]', "--set", "ood.n=300"),
         *("--set", 'robustness.attacks=["fgsm-linf"]', "--set", "robustness.linf=[0.05, 0.2]"),
+        *("--set", "robustness.checks=false"),
         *("--set", "noise.levels=[0.3]"),
     )
     return records(done)
