@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.stats
 import torch
+from scipy.special import stdtrit
 from torch import Tensor, nn
 
 from bench import metrics
@@ -243,7 +243,7 @@ class DistalTask:
         value, n = float(values.mean()), len(values)
         low = high = None
         if n > 1 and np.isfinite(values).all():
-            quantile = float(scipy.stats.t.ppf(0.5 + reduction.level / 2, n - 1))
+            quantile = float(stdtrit(n - 1, 0.5 + reduction.level / 2))
             half = quantile * float(values.std(ddof=1)) / math.sqrt(n)
             low, high = value - half, value + half
         return Row(

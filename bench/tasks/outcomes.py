@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import binom
+from scipy.special import bdtr
 
 from bench import metrics
 from bench.attacking.draw_accuracy import mean_accuracy, vote_accuracy, worst_accuracy
@@ -164,7 +164,8 @@ def median_interval(values: Array, level: float) -> tuple[float, float, float]:
     """
     ordered, n = np.sort(values), len(values)
     low, high = ordered[(n - 1) // 2], ordered[n // 2]
-    below = max(0, int(binom.ppf((1 - level) / 2, n, 0.5)) - 1)
+    at_most = bdtr(np.arange(n + 1), n, 0.5)  # scipy.stats takes a second to import
+    below = max(0, int(np.searchsorted(at_most, (1 - level) / 2)) - 1)
     median = low if low == high else (low + high) / 2
     return float(median), float(ordered[below]), float(ordered[n - 1 - below])
 
