@@ -41,7 +41,7 @@ _NORMS = {
 }
 _REFUSED = {
     "SparseFool": "it changed all of 3,072 entries where it should change few, and took half a "
-    "minute an image; take 'fmn-l0'",
+    "minute an image; take 'fmn-l0' or 'pointwise-l0'",
     "EADL1": f"it is for the L1 distance; measured here are {', '.join(Norm)}",
     "VANILA": "it changes nothing",
     "MultiAttack": "it is made of attacks; name several in the suite's option 'attacks'",
