@@ -232,7 +232,9 @@ class Walk:
         group = Group(rows, start.clone(), y, ball, step, noise)
         draft, survivors = Best.of(best.point) if self.rough else best, Survivors()
         for k in range(self.steps + 1):
-            shown = self.look(draft, group.rows, group.point, group.y, group.noise.at("step", k))
+            draws = group.noise.at("step", k)
+            with torch.set_grad_enabled(k < self.steps):  # nothing follows the last look
+                shown = self.look(draft, group.rows, group.point, group.y, draws)
             if k == self.steps or self.out_of_time():
                 break
             group.move(shown.gradient(), self.momentum)

@@ -145,6 +145,10 @@ class Plan:
         """Say whether the attack has that option."""
         return option in {f.name for f in dataclasses.fields(self.attacks[0]) if f.init}  # type: ignore[arg-type]
 
+    def option(self, name: str) -> Any:
+        """Return the value of an option that the attack has; all budgets share it."""
+        return getattr(self.attacks[0], name)
+
     def varied(self, **fields: Any) -> Plan:
         """Return the plan with other values of those options that the attack has."""
 

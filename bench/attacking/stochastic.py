@@ -38,6 +38,7 @@ from bench.refinement import is_stochastic
 from bench.types import Attack, Norm
 
 FULL_SAMPLES = 2  # draws behind a full gradient, which costs several times a straight-through one
+STATIC_RESTARTS = 2  # one with each loss
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,8 +141,9 @@ def attack_stochastic(
             result. An attack without the option ``gradient`` asks the draws instead.
             ``fixed-noise`` adds the diagnostic of that name.
         by_gradient: Options of the attack for one gradient only, e.g.
-            ``{"full": {"eot_samples": 1, "steps": 10}}``. By default ``full`` has at most 2 samples
-            and all else is the same.
+            ``{"full": {"eot_samples": 1, "steps": 10}}``. What is not given is the same for all,
+            but ``full`` has at most 2 samples, and ``static``, which costs next to nothing, at
+            least 2 restarts.
         selection_draws: Draws on which the winner is chosen.
         scoring_draws: R, draws on which it is scored; none is a selection draw.
         starts: Where cold searches start, ``(B, C, H, W)``.
@@ -171,9 +173,7 @@ def attack_stochastic(
         raise InputError(f"attack '{work.name}' takes no starting points; leave 'starts' out")
     noise = noise_of(context, len(images), seed, task or f"attack/{work.name}", ids, device)
     base = replace(context or Context(noise=noise, micro_batch=micro_batch), noise=noise)
-    if by_gradient is None:
-        by_gradient = _by_gradient(work)
-    sources, skipped = sources_of(work, model, gradients, by_gradient)
+    sources, skipped = sources_of(work, model, gradients, _by_gradient(work, by_gradient or {}))
     if FIXED_NOISE in gradients and (reason := unknowable(work, model)):
         skipped[FIXED_NOISE] = reason
     known = FIXED_NOISE in gradients and FIXED_NOISE not in skipped
@@ -203,12 +203,14 @@ def _check(
         )
 
 
-def _by_gradient(work: Plan) -> Settings:
-    """Return what differs by gradient where the caller does not say."""
-    if not work.has("eot_samples"):
-        return {}
-    samples = getattr(work.attacks[0], "eot_samples")  # noqa: B009
-    return {"full": {"eot_samples": min(samples, FULL_SAMPLES)}}
+def _by_gradient(work: Plan, given: Settings) -> Settings:
+    """Return what differs by gradient: what the caller says, and else what fits its cost."""
+    usual: dict[str, dict[str, Any]] = {}
+    if work.has("eot_samples"):
+        usual["full"] = {"eot_samples": min(work.option("eot_samples"), FULL_SAMPLES)}
+    if work.has("restarts") and work.has("loss"):
+        usual["static"] = {"restarts": max(work.option("restarts"), STATIC_RESTARTS)}
+    return {kind: {**usual.get(kind, {}), **given.get(kind, {})} for kind in {*usual, *given}}
 
 
 def _joined(

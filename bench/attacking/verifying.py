@@ -96,12 +96,21 @@ def distances(x: Tensor, x_adv: Tensor) -> dict[Norm, Tensor]:
 
     L0 counts the changed entries, pixels times channels.
     """
-    change = (x_adv.cpu().double() - x.cpu().double()).flatten(1)
-    return {
-        Norm.L0: (change != 0).sum(dim=1).double(),
-        Norm.L2: torch.linalg.vector_norm(change, dim=1),
-        Norm.LINF: change.abs().amax(dim=1),
-    }
+    change = _change(x, x_adv)
+    return {norm: _size(norm, change) for norm in Norm}
+
+
+def _change(x: Tensor, x_adv: Tensor) -> Tensor:
+    return (x_adv.cpu().double() - x.cpu()).flatten(1)
+
+
+def _size(norm: Norm, change: Tensor) -> Tensor:
+    """Return the size of changes ``(B, pixels)``, ``(B,)`` float64."""
+    if norm is Norm.L0:
+        return (change != 0).sum(dim=1).double()
+    if norm is Norm.L2:
+        return torch.linalg.vector_norm(change, dim=1)
+    return change.abs().amax(dim=1)
 
 
 def check_candidates(name: str, x: Tensor, candidates: object, norm: Norm, eps: float) -> Tensor:
@@ -123,7 +132,7 @@ def check_candidates(name: str, x: Tensor, candidates: object, norm: Norm, eps: 
             f"attack '{name}' returned pixel values from {low:g} to {high:g}; expected [0, 1]: "
             "clamp the candidates"
         )
-    distance = float(distances(x, candidates)[norm].max())
+    distance = float(_size(norm, _change(x, candidates)).max())
     if distance > eps * (1 + _SLACK):
         raise InputError(
             f"attack '{name}' went {distance:.9g} in {norm} where eps is {eps:.9g}; expected at "

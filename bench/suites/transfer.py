@@ -35,7 +35,7 @@ class TransferSuite:
 
     attacks: tuple[str, ...] = ("pgd-linf", "pgd-l2")
     steps: int = 40
-    restarts: int = 1
+    restarts: int = 2
     draws: int = 20
     linf: tuple[float, ...] = ()
     l2: tuple[float, ...] = ()

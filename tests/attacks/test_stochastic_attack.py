@@ -150,10 +150,10 @@ def test_refined_models_are_attacked_with_every_gradient(
     kinds = ("straight-through", "full")
     assert set(out.spent) == {"static", *kinds, *(f"{kind} from static" for kind in kinds)}
     assert set(out.skipped) == {"surrogate"}
-    # The static run passes once a step and at its end; the others, in two draws, once a step and
+    # The two static runs pass once a step and at their ends; the others, in two draws, once a step and
     # twice to choose; at two budgets for what is not left alone at the second.
     for name, passes in out.spent.items():
-        each = 5 if name == "static" else 2 * (4 + 2)
+        each = 2 * 5 if name == "static" else 2 * (4 + 2)
         assert set(passes.tolist()) <= {0, each, 2 * each}
         assert int(passes.max()) == 2 * each
     assert torch.equal(out.queries, torch.stack(list(out.spent.values())).sum(dim=0))
@@ -184,7 +184,7 @@ def test_the_public_call_gives_shares_of_draws(
     wrong = (out.draws.predictions[0] != y[:, None]).double().mean(dim=1)
     assert torch.equal(out.success, wrong)
     assert out.success.shape == (6,)
-    assert (out.queries == 4).all()
+    assert (out.queries == 2 * 4).all()
 
 
 def test_impossible_requests(trained_net: nn.Module) -> None:

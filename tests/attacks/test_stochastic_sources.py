@@ -107,13 +107,14 @@ def test_costs_are_kept_by_source(mirrored: tuple[Refined, Tensor, Tensor]) -> N
     model, x, y = mirrored
     small: dict[str, Any] = {"eps": 0.01, "steps": 3, "eot_samples": 6}
     out = attack_stochastic("pgd-linf", model, x, y, **small)
-    # A pass a step and two to choose. By default a full gradient has two samples at most.
-    expected = {"static": 4, "straight-through": 30, "straight-through from static": 30}
+    # A pass a step and two to choose. By default a full gradient has two samples at most, and the
+    # static one two restarts at least.
+    expected = {"static": 2 * 4, "straight-through": 30, "straight-through from static": 30}
     expected |= {"full": 10, "full from static": 10}
     assert {name: set(passes.tolist()) for name, passes in out.spent.items()} == {
         name: {passes} for name, passes in expected.items()
     }
-    settings = {"full": {"steps": 1, "eot_samples": 1}, "static": {"steps": 7}}
+    settings = {"full": {"steps": 1, "eot_samples": 1}, "static": {"steps": 7, "restarts": 1}}
     out = attack_stochastic("pgd-linf", model, x, y, by_gradient=settings, **small)
     assert int(out.spent["full"].max()) == 3
     assert int(out.spent["static"].max()) == 8
