@@ -63,7 +63,8 @@ class Decisions:
         logits = self._goal(points, noise)
         votes = logits.shape[1]
         if votes == 1:
-            wrong = logits[:, 0].argmax(dim=1) != y
+            # No answer is none that is right; the verdict refuses such a model.
+            wrong = (logits[:, 0].argmax(dim=1) != y) | logits[:, 0].isnan().any(dim=1)
         else:
             wrong = 2 * (logits.argmax(dim=2) == y[:, None]).sum(dim=1) <= votes
         if rows is None:

@@ -83,7 +83,7 @@ class Best:
         if still is not None:
             better &= ~still
         self.passes[rows] += charge if still is None else ~still * charge
-        scale = logits.abs().amax(dim=(1, 2))
+        scale = torch.nan_to_num(logits.abs().amax(dim=(1, 2)), nan=0.0)
         self.margin[rows] = torch.where(better, margin, old)
         self.broken[rows] = broken | (better & (margin < -_SURE * scale))
         if rows.device.type == "cpu":  # copy what changes and no more

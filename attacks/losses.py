@@ -27,9 +27,13 @@ def _split(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def margins(logits: Tensor, y: Tensor) -> Tensor:
-    """Return the true logit minus the best other one, ``(B, K)``; negative means wrong."""
+    """Return the true logit minus the best other one, ``(B, K)``; negative means wrong.
+
+    No answer, NaN, is as wrong as can be: a search must find it, so that the verdict can refuse it.
+    """
     true, others = _split(logits, y)
-    return true - others.amax(dim=2)
+    lead = true - others.amax(dim=2)
+    return torch.nan_to_num(lead, nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
