@@ -35,6 +35,16 @@ def budgets_of(
     return tuple(sorted(float(e) for e in budgets))
 
 
+def require_order(suite: str, norm: Norm, own: Sequence[float], options: Mapping[str, Any]) -> None:
+    """Raise `InputError` where a list of step sizes would go with budgets that get sorted."""
+    sizes = options.get("step_size")
+    if isinstance(sizes, list | tuple) and list(own) != sorted(own):
+        raise InputError(
+            f"'--set {suite}.{norm}={list(own)}' with a list of step sizes, {list(sizes)}: budgets "
+            "are sorted and step sizes are not; write both in the order of increasing budgets"
+        )
+
+
 def attack_options(
     attack: str,
     common: Mapping[str, Any],

@@ -12,6 +12,7 @@ from bench.attacking.inputs import minimises
 from bench.attacking.sources import FIXED_NOISE, GRADIENTS
 from bench.errors import BenchError, InputError, MissingExtra, Unsupported
 from bench.registry import ATTACKS, SUITES
+from bench.suites.budgets import require_order
 from bench.suites.options import require_budgets, require_counts
 from bench.suites.paper_attack import paper_tasks
 from bench.tasks.attacked import STOCHASTIC_OPTIONS, Attacked
@@ -107,7 +108,7 @@ class RobustnessSuite:
                 data=plan.data,
                 attack=name,
                 eps=self._budgets(name, norm, plan),
-                options=self._options(name, plan.stochastic),
+                options=self._options(name, norm, plan.stochastic),
                 seconds_per_image=self._seconds(plan),
             )
             _try(measure)
@@ -135,7 +136,7 @@ class RobustnessSuite:
             )
         return tuple(sorted(float(e) for e in budgets))
 
-    def _options(self, name: str, stochastic: bool) -> dict[str, Any]:
+    def _options(self, name: str, norm: Norm, stochastic: bool) -> dict[str, Any]:
         """Return what the suite sets of the options that the attack has, and what the user sets."""
         restarts = self.restarts or (None if stochastic else RESTARTS.get(name))
         wanted = {"steps": self.steps, "restarts": restarts, "loss": self.loss or None}
@@ -146,7 +147,9 @@ class RobustnessSuite:
         options |= {k: v for k, v in wanted.items() if k in known and v is not None}
         if stochastic:
             options |= {k: getattr(self, k) for k in STOCHASTIC_OPTIONS if getattr(self, k)}
-        return {**options, **self.settings.get(name, {})}
+        options |= self.settings.get(name, {})
+        require_order("robustness", norm, getattr(self, norm.value), options)
+        return options
 
     def _seconds(self, plan: Plan) -> float | None:
         """Return each attack's share of the time for one image."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.registry import SUITES
-from bench.suites.budgets import attack_options, budgets_of, norm_of
+from bench.suites.budgets import attack_options, budgets_of, norm_of, require_order
 from bench.suites.options import require_budgets, require_counts
 from bench.tasks.base import Plan, Task
 from bench.tasks.transfer import Transfer, Transferred
@@ -52,12 +52,13 @@ class TransferSuite:
         common = {"steps": self.steps, "restarts": self.restarts}
         tasks = []
         for name in self.attacks:
-            norm = norm_of(name)
+            norm, given = norm_of(name), self.settings.get(name, {})
+            require_order("transfer", norm, own.get(norm, ()), given)
             measure = Transferred(
                 data=plan.data,
                 attack=name,
                 eps=budgets_of("transfer", plan, norm, own),
-                options=attack_options(name, common, self.settings.get(name, {})),
+                options=attack_options(name, common, given),
                 draws=self.draws,
             )
             tasks.append(Transfer(norm, measure, plan.refine_steps))

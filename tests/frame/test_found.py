@@ -282,3 +282,11 @@ def test_a_folder_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_reading_a_request_imports_no_torch() -> None:
     code = "import sys, bench.request, bench.cli.requests; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize("suite", ["robustness", "transfer"])
+def test_step_sizes_of_budgets_that_get_sorted(cli: Cli, suite: str) -> None:
+    budgets = ("--set", f"{suite}.linf=[0.1, 0.05]", "--set", "pgd-linf.step_size=[0.02, 0.001]")
+    few = (*MODEL, "--suite", suite, "--limit", 10, "--set", f"{suite}.attacks=pgd-linf")
+    refine = ("--refine-steps", "0,1") if suite == "transfer" else ()
+    refused(cli, (*few, *refine, *budgets), "linf=[0.1, 0.05]", "order of increasing budgets")
