@@ -9,6 +9,8 @@ import torch
 from matches import Call, Match, Section, change, foolbox_model, nearest, passes, within, wrong
 from torch import nn
 
+_LONG = 10  # PGD without a budget searches in turns, at about so many times the cost of one run
+
 
 def pgd_linf(match: Match) -> Section:
     """Compare PGD in L-infinity at one budget."""
@@ -127,16 +129,17 @@ def _minimum_norm(
     for attack in ours:
         section.ours(f"bench {attack}", attack, model, x, y, steps=steps)
 
-    def foolbox(kind: str) -> Callable[[Any], Call]:
+    def foolbox(kind: str, times: int) -> Callable[[Any], Call]:
         def make(package: Any) -> Call:
-            attack = getattr(package.attacks, kind)(steps=steps)
+            attack = getattr(package.attacks, kind)(steps=times * steps)
             wrapped = foolbox_model(package, model)
             return lambda: attack(wrapped, x, y, epsilons=None)[1]
 
         return make
 
     for peer, kind in peers.items():
-        section.peer(peer, foolbox(kind))
+        section.peer(peer, foolbox(kind, 1))
+        section.peer(f"{peer}, {_LONG} x steps", foolbox(kind, _LONG))
     return section
 
 
@@ -146,11 +149,12 @@ def minimum_l2(match: Match) -> Section:
         match,
         2,
         "L2",
-        ("ddn-l2", "fmn-l2"),
+        ("pgd-l2", "ddn-l2", "fmn-l2"),
         {"foolbox DDN": "DDNAttack", "foolbox FMN": "L2FMNAttack"},
     )
 
 
 def minimum_linf(match: Match) -> Section:
     """Compare the nearest adversarial images in L-infinity."""
-    return _minimum_norm(match, torch.inf, "L∞", ("fmn-linf",), {"foolbox FMN": "LInfFMNAttack"})
+    peers = {"foolbox FMN": "LInfFMNAttack"}
+    return _minimum_norm(match, torch.inf, "L∞", ("pgd-linf", "fmn-linf"), peers)
