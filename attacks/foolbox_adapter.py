@@ -84,13 +84,29 @@ def _fmn_l2(kind: Any) -> Any:
     """Return FMN with a projection (Pintor et al. 2021, algorithm 1, line 8).
 
     foolbox scales by the ratio of a norm to itself, so that no point is ever nearer than its first
-    step of length 1.
+    step of length 1. A point is projected from its first success on only. Before it the paper's
+    radius is the distance plus what a linear model lacks, and where the box cuts off part of every
+    step a point within that radius comes ever nearer to the boundary and never crosses it.
     """
+    misclassified: Any = _library().criteria.Misclassification
+
+    class Remembered(misclassified):  # type: ignore[misc]
+        found: Any = False
+
+        def __call__(self, perturbed: Any, outputs: Any) -> Any:
+            wrong = super().__call__(perturbed, outputs)
+            self.found = wrong.logical_or(self.found)
+            return wrong
 
     class L2FMNAttack(kind):  # type: ignore[misc]
+        def run(self, model: Any, inputs: Any, criterion: Any, **more: Any) -> Any:
+            self.seen = Remembered(criterion.labels)
+            return super().run(model, inputs, self.seen, **more)
+
         def project(self, x: Any, x0: Any, epsilon: Any) -> Any:
             lengths = (x - x0).square().sum(axis=(1, 2, 3)).sqrt().maximum(1e-12)
-            return x0 + (x - x0) * (epsilon / lengths).minimum(1.0).reshape((-1, 1, 1, 1))
+            factor = self.seen.found.where((epsilon / lengths).minimum(1.0), 1.0)
+            return x0 + (x - x0) * factor.reshape((-1, 1, 1, 1))
 
     return L2FMNAttack
 

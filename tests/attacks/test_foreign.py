@@ -204,6 +204,36 @@ def test_foolbox_pgd_is_as_strong_as_when_called_directly(
         p.grad = None  # foolbox leaves weight gradients
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *((n, {}) for n in ("ddn-l2", "fmn-l0", "fmn-l2", "fmn-linf", "deepfool-l2")),
+        *(("deepfool-linf", {}), ("cw-l2", {"steps": 30, "binary_search_steps": 5})),
+        ("foolbox:L2FMNAttack", {}),
+    ],
+)
+def test_minimum_norm_attacks_find_as_much_as_stock_foolbox_and_as_near(
+    trained_net: nn.Module, test_digits: Digits, name: str, options: dict[str, Any]
+) -> None:
+    """Also where the box is in the way: the black background of a digit."""
+    x, y = test_digits[0][:32], test_digits[1][:32]
+    kind: Any = ATTACKS[name]
+    direct = getattr(foolbox.attacks, kind.attack)(**options)
+    model = foolbox.PyTorchModel(trained_net.eval(), bounds=(0, 1), device="cpu")
+    with warnings.catch_warnings(), torch.random.fork_rng():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+        points = direct.run(model, x, foolbox.criteria.Misclassification(y))
+    for p in trained_net.parameters():
+        p.grad = None  # foolbox leaves weight gradients
+    order = {Norm.L0: 0, Norm.L2: 2, Norm.LINF: torch.inf}[kind().norm]
+    theirs = torch.linalg.vector_norm((points - x).flatten(1), ord=order, dim=1)
+    theirs[answers(trained_net, points) == y] = torch.inf
+    ours = bench.attack(name, trained_net, x, y, **options)
+    assert int(ours.success.sum()) >= int(theirs.isfinite().sum())
+    assert float(ours.distance.median()) <= float(theirs.median()) * 1.02
+
+
 def linear(classes: int = 2) -> tuple[Linear, Tensor, Tensor, Tensor]:
     """Return a model, images in the middle of the box, their class and what leads to each other."""
     generator = torch.Generator().manual_seed(0)
