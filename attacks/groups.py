@@ -15,7 +15,7 @@ from .starting import far_end
 _WHOLE, _GROUPS, _ENDED = range(3)  # what is asked next
 _AGREED = 3  # sets of votes of a stochastic model that send a group back
 _STATE = (
-    *("_rows", "_clean", "_best", "_count", "_next", "_first", "_size", "_won", "_agreed"),
+    *("_rows", "_clean", "_best", "_count", "_next", "_first", "_size", "_agreed"),
     *("_order", "_alive", "_value", "_many"),
 )
 
@@ -44,7 +44,6 @@ class Groups:
         self._count = (self._best != self._clean).sum(dim=1)  # changed entries of the best
         self._next = torch.full_like(self._count, _ENDED)
         self._first, self._size = torch.zeros_like(self._count), torch.ones_like(self._count)
-        self._won = torch.zeros_like(self._count, dtype=torch.bool)  # a group went back this time
         self._agreed = torch.zeros_like(self._count)  # answers that this group may go back
         self._order = torch.zeros_like(self._clean, dtype=torch.int64)
         self._alive = torch.zeros_like(self._order, dtype=torch.bool)
@@ -80,22 +79,21 @@ class Groups:
         better = back & (count <= self._count)
         self._best = torch.where(better[:, None], point, self._best)
         self._count = torch.where(better, count, self._count)
-        self._go_on(wrong, grouped, back, count)
+        self._go_on(wrong, grouped, count)
 
     def finish(self) -> Tensor:
         """Return the best points, ``(B, C, H, W)``."""
         self._leave(self._rows[:0])
         return self._found.view(-1, *self._shape)
 
-    def _go_on(self, wrong: Tensor, grouped: Tensor, back: Tensor, count: Tensor) -> None:
+    def _go_on(self, wrong: Tensor, grouped: Tensor, count: Tensor) -> None:
         """Choose what is asked next: groups half as large when all of a size were tried."""
-        won = self._won | back
         first = torch.where(wrong, self._first, self._first + self._size)
         through = first >= count
-        ended = through & ((~won & (self._size == 1)) | (count == 0))
+        ended = through & ((self._size == 1) | (count == 0))
         half = torch.where(through, (self._size + 1) // 2, self._size)
         self._size = torch.minimum(half, (count + 1) // 2).clamp(min=1)
-        self._first, self._won = torch.where(through, 0, first), won & ~through
+        self._first = torch.where(through, 0, first)
         after = torch.where(ended, _ENDED, _GROUPS)
         begun = (self._next == _WHOLE) & wrong
         self._next = torch.where(grouped, after, torch.where(begun, _GROUPS, _ENDED))
@@ -114,7 +112,7 @@ class Groups:
         self._order[rows], self._value[rows] = order.gather(1, mixed), value.gather(1, mixed)
         self._alive[rows], self._many[rows] = place < many, many[:, 0]
         self._width = int(self._many.max())
-        self._first[rows], self._won[rows] = 0, False
+        self._first[rows] = 0
         self._size[rows] = (many[:, 0] + 1) // 2
         self._next[rows] = _GROUPS if k == 0 else _WHOLE
 

@@ -4,9 +4,8 @@ From a misclassified image, changed entries are put back to their clean values o
 as long as the image stays misclassified (the authors' attack). What differs, and why:
 
 - Entries go back in groups: half of what is changed, then quarters, down to single ones, each group
-  once, in random order. The end is the same, that no entry can go back alone, after some 80
-  questions in place of thousands.
-- That end depends on the order, so the search goes on from there: as many new entries, anywhere,
+  once, in random order. 200 questions come about as far as theirs in 3,000.
+- What is left depends on the order, so the search goes on from there: as many new entries, anywhere,
   are put to the far end of [0, 1], and all are tried anew. What is no larger is kept. (The authors
   start again from new noise, which finds less for as many questions.)
 - Of a stochastic model a group goes back when three sets of votes agree that the rest is
