@@ -231,6 +231,11 @@ def _finish(
         "pid": os.getpid(),
         "keys": sorted({shard.key for _, shard in plan.shards()} - outcome.failures.keys()),
         "shards": [_shard_entry(m, s) for m, s in plan.shards() if s.key not in outcome.failures],
+        "failures": [
+            {**_shard_entry(m, s), "status": failure.status, "reason": failure.reason}
+            for m, s in plan.shards()
+            if (failure := outcome.failures.get(s.key)) is not None
+        ],
         "complete": not any(r.status is Status.FAILED for r in records),
         "fingerprint": mark,
         "records_sha256": sha256_text(*(record.as_json() for record in records)),

@@ -15,6 +15,7 @@ import torch
 
 import bench.tasks.rechecking_images  # noqa: F401 - registers how images are rechecked
 from bench.announcing import Announced
+from bench.comparing_records import record_differences
 from bench.context import Context, resolve_device
 from bench.data import to_tensor
 from bench.digest import canonical_json
@@ -22,18 +23,15 @@ from bench.errors import CheckpointError, InputError, StoreError
 from bench.noise import bound
 from bench.planning import ModelPlan, RunPlan, ShardPlan, TaskPlan, plan_run, versions
 from bench.recording import records_of
-from bench.records import Record
 from bench.request import Machine, Request
 from bench.runner import Progress, Silent
 from bench.sizing import micro_batch_for
 from bench.store import Store
-from bench.tasks.base import Batch, Measure
+from bench.tasks.base import Batch, Failure, Measure
 from bench.tasks.base import load as load_images
 from bench.tasks.rechecking import TIE, Finding, Stored, recheck
 from bench.types import Array, Status
 from bench.work import pinned_threads
-
-_EXACT = 1e-9  # what reducing the same shards on another machine may change of a record
 
 
 @dataclass(frozen=True)
@@ -54,9 +52,9 @@ class Verification:
     Attributes:
         run_id: Its name.
         shards: Every shard it lists.
-        records: How many records were reduced anew.
-        differences: Records that came out otherwise, one line each.
-        remarks: What else is not as it was, e.g. the versions.
+        records: How many records the run has.
+        differences: Records that are not what the shards give, one line each.
+        remarks: What else a reader must know, e.g. other versions, or shards without a result.
     """
 
     run_id: str
@@ -116,9 +114,9 @@ def verify(
         plan = _renamed(plan, keys)
         checker = _Checker(plan, frozenset(keys.values()), store, machine, sample, tolerance)
         shards = tuple(checker.all(progress or Silent()))
-        kept = [r for r in store.read_records(run_id) if r.status is Status.OK]
-        differences = tuple(_record_differences(kept, records_of(plan, store, {})))
-    remarks = tuple(_remarks(keys, header))
+        kept, failures = store.read_records(run_id), _failures(plan, header)
+        differences = tuple(record_differences(kept, records_of(plan, store, failures)))
+    remarks = (*_remarks(keys, header), *_without_result(plan, failures))
     return Verification(run_id, shards, len(kept), differences, remarks)
 
 
@@ -155,13 +153,10 @@ def _stored_keys(plan: RunPlan, header: Mapping[str, Any]) -> dict[str, str]:
     The keys hold digests of the code. An edit since then changes them, and whether the edited code
     still says the same is what a verification tells.
     """
-    names = ("label", "measure", "dataset", "settings", "start", "stop")
-    stored = {canonical_json([s[n] for n in names]): s["key"] for s in header.get("shards", ())}
+    stored = {_entry_place(entry): entry["key"] for entry in header.get("shards", ())}
     keys: dict[str, str] = {}
     for model, shard in plan.shards():
-        m = shard.measure
-        facts = [_label(model, m), type(m).__name__, m.data.title, m.settings()]
-        place = canonical_json([*facts, shard.start, shard.stop])
+        place = _shard_place(model, shard)
         if place in stored:
             keys[shard.key] = stored.pop(place)
     if stored:
@@ -171,6 +166,38 @@ def _stored_keys(plan: RunPlan, header: Mapping[str, Any]) -> dict[str, str]:
             "again"
         )
     return keys
+
+
+def _entry_place(entry: Mapping[str, Any]) -> str:
+    """Return what an entry of the header is of."""
+    names = ("label", "measure", "dataset", "settings", "start", "stop")
+    return canonical_json([entry[name] for name in names])
+
+
+def _shard_place(model: ModelPlan, shard: ShardPlan) -> str:
+    """Return the same of a planned shard."""
+    m = shard.measure
+    facts = [_label(model, m), type(m).__name__, m.data.title, m.settings()]
+    return canonical_json([*facts, shard.start, shard.stop])
+
+
+def _failures(plan: RunPlan, header: Mapping[str, Any]) -> dict[str, Failure]:
+    """Return why shards have no result, by the key they have now."""
+    keys = {_shard_place(model, shard): shard.key for model, shard in plan.shards()}
+    return {
+        keys[place]: Failure(Status(entry["status"]), entry["reason"])
+        for entry in header.get("failures", ())
+        if (place := _entry_place(entry)) in keys
+    }
+
+
+def _without_result(plan: RunPlan, failures: Mapping[str, Failure]) -> Iterator[str]:
+    """Yield a line for each shard that the run has no result of: nobody can verify those."""
+    for model, shard in plan.shards():
+        if (failure := failures.get(shard.key)) is not None:
+            label, title = _label(model, shard.measure), _title(shard.measure)
+            images = f"images {shard.start} to {shard.stop - 1}"
+            yield f"{label}, {title}, {images}: {failure.status}: {failure.reason}"
 
 
 def _renamed(plan: RunPlan, keys: Mapping[str, str]) -> RunPlan:
@@ -278,30 +305,6 @@ def _prepared(model: ModelPlan, device: torch.device) -> torch.nn.Module:
 def _spread(count: int, wanted: int) -> Array:
     """Return ``wanted`` of ``count`` positions, evenly spread."""
     return np.unique(np.linspace(0, count - 1, min(wanted, count)).round().astype(np.int64))
-
-
-def _record_differences(kept: list[Record], again: Iterator[Record]) -> Iterator[str]:
-    """Yield a line for each stored record that the shards do not give."""
-    found = {_place(record): record for record in again}
-    for record in kept:
-        place = f"record of {record.label}, {record.task}, {record.metric}"
-        eps = record.settings.get("eps")
-        place += "" if eps is None else f" at eps {eps:g}"
-        other = found.get(_place(record))
-        if other is None:
-            yield f"{place}: no shard gives it"
-            continue
-        for name in ("value", "low", "high", "n", "n_ood"):
-            was, now = getattr(record, name), getattr(other, name)
-            if was != now and not (was and now and abs(was - now) <= _EXACT * max(1, abs(was))):
-                yield f"{place}: {name} is stored as {was}, the shards give {now}"
-
-
-def _place(record: Record) -> str:
-    """Return what a record is of; without paths, which a stored request has made absolute."""
-    settings = {k: v for k, v in record.settings.items() if k != "non_default"}
-    row = (record.label, record.weights_sha256, record.suite, record.task, record.metric)
-    return canonical_json([*row, settings])
 
 
 def _remarks(keys: Mapping[str, str], header: Mapping[str, Any]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from torch import Tensor, nn
 
 import bench
 from bench.cli.requests import request_of_run
+from bench.comparing_records import record_differences
 from bench.errors import CheckpointError, InputError, StoreError
+from bench.records import Record
 from bench.request import Machine
 from bench.runner import Run
 from bench.store import Store
@@ -214,21 +217,129 @@ def test_a_verdict_within_the_tolerance_is_a_tie(stored: tuple[Path, Run], copie
         assert len(found.differences) == 1 - ties
 
 
-def test_records_that_the_shards_do_not_give_are_named(copied: Path) -> None:
-    (path,) = copied.glob("*/records.jsonl")
+Records = list[dict[str, Any]]
+
+
+def rewrite(runs: Path, change: Callable[[Records], Records | None]) -> None:
+    """Change the records of the run."""
+    (path,) = runs.glob("*/records.jsonl")
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    (place,) = [
-        i
-        for i, r in enumerate(lines)
-        if r["label"] == "jem" and r["metric"] == "robust_accuracy" and r["settings"]["eps"] == 0.15
-    ]
-    lines[place]["value"] += 1 / LIMIT
+    lines = change(lines) or lines
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    result = check(copied)
+
+
+def of_jem(records: Records, metric: str = "robust_accuracy", eps: float = 0.15) -> dict[str, Any]:
+    (record,) = [
+        r
+        for r in records
+        if (r["label"], r["metric"], r["settings"].get("eps")) == ("jem", metric, eps)
+    ]
+    return record
+
+
+def put_in(name: str, value: Any) -> Callable[[Records], None]:
+    def change(records: Records) -> None:
+        of_jem(records)[name] = value
+
+    return change
+
+
+def say_na(records: Records) -> None:
+    of_jem(records).update(value=None, low=None, high=None, status="n/a", note="not applicable")
+
+
+def another_mean(records: Records) -> None:
+    of_jem(records)["details"]["mean_queries"] = 1e6
+
+
+def another_option(records: Records) -> None:
+    of_jem(records)["settings"]["non_default"]["robustness"]["steps"] = 100
+
+
+def twice(records: Records) -> Records:
+    return [*records, of_jem(records)]
+
+
+ROW = "record of jem, robustness/linf, robust_accuracy at eps 0.15: "
+FORGED: list[tuple[Callable[[Records], Records | None], list[str]]] = [
+    (put_in("value", 0.9375), ["value is stored as 0.9375"]),
+    (put_in("note", "all is well"), ["note is stored as all is well, the shards give None"]),
+    (put_in("level", 0.5), ["level is stored as 0.5"]),
+    (put_in("seed", 7), ["seed is stored as 7"]),
+    (another_mean, ["details.mean_queries is stored as 1000000.0"]),
+    (another_option, ["settings.non_default.robustness.steps is stored as 100"]),
+    (say_na, ["high is", "low is", "note is", "status is stored as n/a", "value is"]),
+    (lambda records: [r for r in records if r is not of_jem(records)], ["is not among the records"]),
+    (lambda records: of_jem(records)["settings"].update(steps=100), ["is not among", "no shard"]),
+    (twice, ["no shard gives it"]),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), FORGED)
+def test_records_that_are_not_what_the_shards_give_are_named(
+    stored: tuple[Path, Run], copied: Path, change: Any, words: list[str]
+) -> None:
+    rewrite(copied, change)
+    (path,) = copied.glob("*/records.jsonl")
+    again = records_of_run(stored[0])
+    found = sorted(record_differences(Store(copied).read_records(path.parent.name), again))
+    assert len(found) == len(words)
+    for line, word in zip(found, words, strict=True):
+        assert line.startswith(ROW + word)
+
+
+def records_of_run(runs: Path) -> list[Record]:
+    (run_id,) = Store(runs).runs()
+    return Store(runs).read_records(run_id)
+
+
+def test_a_run_whose_records_are_forged_does_not_hold(copied: Path) -> None:
+    rewrite(copied, another_mean)
+    result = check(copied, sample=1)
     assert found_in(result) == {}
     (line,) = result.differences
-    assert line.startswith("record of jem, robustness/linf, robust_accuracy at eps 0.15: value")
+    assert line.startswith(ROW + "details.mean_queries")
     assert not result.holds
+    (path,) = copied.glob("*/records.jsonl")
+    path.unlink()
+    assert len(check(copied, sample=1).differences) > 10
+
+
+def test_rounding_and_folders_are_no_difference(stored: tuple[Path, Run]) -> None:
+    (record, *_) = records_of_run(stored[0])
+    settings = {**record.settings, "non_default": {"ood": {"sets": ["npz:a.npz", "folder:b?x=1"]}}}
+    typed = replace(record, settings=settings, note="'a.npz' is absent, for eps 8/255")
+    moved = {**settings, "non_default": {"ood": {"sets": ["npz:/r/a.npz", "folder:/r/s/b?x=1"]}}}
+    known = replace(
+        typed, settings=moved, note="'/r/a.npz' is absent, for eps 8/255", seconds=9.0, versions={}
+    )
+    assert record.value is not None
+    assert list(record_differences([typed], [known])) == []
+    assert list(record_differences([typed], [replace(known, value=record.value + 1e-12)])) == []
+    other = replace(known, note="'/r/a.npz' is absent, for eps 4/255")
+    assert len(list(record_differences([typed], [other]))) == 1
+
+
+class Density(nn.Module):
+    """It has no classes, and so no accuracy."""
+
+    def log_density(self, x: Tensor) -> Tensor:
+        return -x.flatten(1).square().sum(dim=1)
+
+
+def test_rows_without_a_number_are_compared_and_said(tmp_path: Path) -> None:
+    net = Density()
+    run = bench.run(net, suite="accuracy", limit=8, runs=tmp_path, device="cpu")
+    assert {r.status for r in run.records} == {"n/a"}
+    request = request_of_run(tmp_path / run.run_id / "run.json")
+    machine = Machine(runs=tmp_path, device="cpu")
+    result = verify(run.run_id, request, machine, module=net)
+    assert result.holds
+    (remark,) = result.remarks
+    assert "images 0 to 7: n/a: " in remark
+    assert "density without classes" in remark
+    rewrite(tmp_path, lambda records: records[0].update(note="it was too good"))
+    assert not verify(run.run_id, request, machine, module=net).holds
 
 
 def test_a_missing_and_a_damaged_shard_are_named(copied: Path) -> None:
