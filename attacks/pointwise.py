@@ -5,9 +5,9 @@ as long as the image stays misclassified (the authors' attack). What differs, an
 
 - Entries go back in groups: half of what is changed, then quarters, down to single ones, each group
   once, in random order. 200 questions come about as far as theirs in 3,000.
-- What is left depends on the order, so the search goes on from there: as many new entries, anywhere,
-  are put to the far end of [0, 1], and all are tried anew. What is no larger is kept. (The authors
-  start again from new noise, which finds less for as many questions.)
+- What is left depends on the order, so the search goes on: as many new entries, anywhere, are put
+  to the far end of [0, 1], and all are tried anew. What is no larger is kept. (The authors start
+  again from new noise, which finds less for as many questions.)
 - Of a stochastic model a group goes back when three sets of votes agree that the rest is
   misclassified.
 """
