@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from sklearn.utils import Bunch
 
 from bench.data import load_dataset
 from bench.errors import InputError
+from bench.registry import DATASETS
 
 SHA256 = {
     "test": "e959f5698086055e0e7ea920e5323dc75de41ebbceb6b8459648e18ee77aa2ca",
@@ -49,6 +51,14 @@ def test_every_image_keeps_its_label() -> None:
         assert [label[image[0].tobytes()] for image in data.images] == data.labels.tolist()
 
 
+@pytest.fixture
+def asks_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is not where it usually lies, so that scikit-learn's own loader is asked."""
+    module = sys.modules[DATASETS["digits"].__module__]
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+
+
+@pytest.mark.usefixtures("asks_scikit_learn")
 @pytest.mark.parametrize("split", SHA256)
 @pytest.mark.parametrize("fault", ["pixels", "labels"])
 def test_other_contents_are_refused(
@@ -66,6 +76,7 @@ def test_other_contents_are_refused(
         load_dataset("digits", split)
 
 
+@pytest.mark.usefixtures("asks_scikit_learn")
 def test_shuffled_source_gives_the_same_split(monkeypatch: pytest.MonkeyPatch) -> None:
     bunch = load_digits()
     order = np.random.default_rng(3).permutation(len(bunch.images))
