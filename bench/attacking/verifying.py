@@ -109,7 +109,8 @@ def _size(norm: Norm, change: Tensor) -> Tensor:
     if norm is Norm.L0:
         return (change != 0).sum(dim=1).double()
     if norm is Norm.L2:
-        return torch.linalg.vector_norm(change, dim=1)
+        length: Tensor = torch.linalg.vector_norm(change, dim=1)
+        return length
     return change.abs().amax(dim=1)
 
 
