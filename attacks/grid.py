@@ -1,9 +1,12 @@
 """The smallest budget of a grid at which each image breaks, in as few steps as it can be told.
 
 What breaks at one budget is broken at every larger one. What withstands a full search at one
-budget counts as withstanding it at every smaller one too, for those balls lie inside. So an image
-needs one full search, just below the budget at which it breaks; where that is, is guessed from the
-slope of its loss. All images are under way at once, each at its own budget.
+budget counts as withstanding it at those down to half of it too, for their balls lie inside. So an
+image needs one full search, just below the budget at which it breaks; where that is, is guessed
+from the slope of its loss. Where that slope says that a smaller budget would have done, the search
+in the large ball may have gone over what there is in the small one, with steps as long as the small
+ball is wide: then the small one is searched too. All images are under way at once, each at its own
+budget.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from .survivors import Survivors, places
 # The first budget to try lies beyond where the slope says that the image breaks. One too large
 # costs a few steps, since what breaks does so quickly; one too small, a full search for nothing.
 _AHEAD = 2
+_WITHIN = 0.5  # a search speaks for balls of at least this part of its own
 _SEEMS_DONE, _DONE, _ALL_DONE = 1, 2, 3  # the first two with a budget, the last with all
 
 
@@ -32,6 +36,8 @@ class Bracket:
 
     Attributes:
         open: ``(B,)``; the largest budget that was withstood, or -1.
+        sure: ``(B,)``; the smallest budget that a search so far speaks for.
+        least: ``(B,)``; the smallest that one has to speak for.
         broken: ``(B,)``; the smallest budget that breaks it, or the size of the grid.
         point: ``(B, C, H, W)``; the one with the smallest margin at the budget ``open``.
         margin: ``(B,)``; its margin.
@@ -40,6 +46,8 @@ class Bracket:
     """
 
     open: Tensor
+    sure: Tensor
+    least: Tensor
     broken: Tensor
     point: Tensor
     margin: Tensor
@@ -48,8 +56,15 @@ class Bracket:
 
     @property
     def closed(self) -> Tensor:
-        """Whether no budget lies between what was withstood and what breaks, ``(B,)``."""
-        return self.broken - self.open <= 1
+        """Whether each budget is known to break or to be withstood, ``(B,)``."""
+        least = torch.minimum(self.least, self.broken)
+        return (self.broken - self.open <= 1) & (torch.minimum(self.sure, self.broken) <= least)
+
+    @property
+    def next(self) -> Tensor:
+        """The budget to try next, ``(B,)``: below what breaks, or else below what is sure."""
+        below = torch.where(self.broken - self.open > 1, self.broken, self.sure)
+        return (below - 1).clamp(min=0)
 
     def select(self, rows: Tensor) -> Bracket:
         """Return what is known of some images."""
@@ -65,16 +80,25 @@ class Bracket:
         mine = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
         return Bracket(*(torch.where(per_image(mask, a), a, b) for a, b in mine))
 
-    def after(self, trial: Tensor, reach: Tensor, found: Best) -> Bracket:
+    def after(self, trial: Tensor, reach: Tensor, spoken: Tensor, found: Best) -> Bracket:
         """Return what is known after a search at the budgets ``trial``.
 
-        ``reach`` is the smallest budget whose ball has the point found.
+        ``reach`` is the smallest budget whose ball has the point found, ``spoken`` the smallest
+        that a search speaks for which finds nothing.
         """
         reach = torch.minimum(reach, trial)
         # A point in a ball that withstood a search says that the search was not good enough.
-        lower = torch.where(reach <= self.open, -1, self.open)
-        broke = replace(self, open=lower, broken=reach, breaking=found.point)
-        withstood = replace(self, open=trial, point=found.point, margin=found.margin)
+        poor = reach <= self.open
+        broke = replace(
+            self,
+            open=torch.where(poor, -1, self.open),
+            sure=torch.where(poor, reach, self.sure),
+            broken=reach,
+            breaking=found.point,
+        )
+        withstood = replace(self, sure=torch.minimum(self.sure, spoken))
+        above = replace(withstood, open=trial, point=found.point, margin=found.margin)
+        withstood = above.where(trial > self.open, withstood)
         new = broke.where(found.broken, withstood)
         return replace(new, passes=self.passes + found.passes)
 
@@ -114,12 +138,14 @@ class GridSearch(Search):
         gap = torch.where(seen.loss < 0, -seen.loss.detach(), best.margin)
         reach = gap / slope(self.norm, uphill)
         known = Bracket(
-            torch.full_like(y, -1),
-            torch.where(best.broken, 0, len(self.eps)),
-            best.point,
-            best.margin,
-            best.point.clone(),
-            best.passes,
+            open=torch.full_like(y, -1),
+            sure=torch.full_like(y, len(self.eps)),
+            least=self.place(reach),
+            broken=torch.where(best.broken, 0, len(self.eps)),
+            point=best.point,
+            margin=best.margin,
+            breaking=best.point.clone(),
+            passes=best.passes,
         )
         return self._close(known, x, y, noise, start, self.place(_AHEAD * reach), uphill)
 
@@ -128,7 +154,7 @@ class GridSearch(Search):
         trial = old.broken - 1
         start = self.ball(x, trial).sample(noise.at("start"))
         known = old.select(torch.arange(len(x), device=x.device))
-        known.open = torch.full_like(y, -1)
+        known.open, known.sure = torch.full_like(y, -1), torch.full_like(y, len(self.eps))
         known = self._close(known, x, y, noise, start, trial)
         better = (known.broken < old.broken) | (known.margin < old.margin)
         return replace(known.where(better, old), passes=known.passes)
@@ -268,9 +294,10 @@ class _Flight:
         rows, found = self.group.rows[at], self.best.select(at)
         x = self.x[rows]
         reach = self.search.place(distance(self.search.norm, found.point - x))
-        now = self.known.select(rows).after(self.trial[at], reach, found)
+        spoken = self.search.place(_WITHIN * self.search.radius(self.trial[at]))
+        now = self.known.select(rows).after(self.trial[at], reach, spoken, found)
         self.known.put(rows, now)
-        trial = (now.broken - 1).clamp(min=0)
+        trial = now.next
         room = self.search.ball(x, trial)
         start = torch.where(per_image(found.broken, x), now.breaking, now.point)
         self.group.put(at, room.project(start), room, self.search.step(trial))

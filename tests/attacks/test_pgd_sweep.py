@@ -141,3 +141,22 @@ def test_both_losses_take_turns(eps: list[float], early_stop: bool) -> None:
     assert not broken[("margin", 2)]
     assert not broken[("both", 1)]
     assert broken[("both", 2)]
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_a_much_larger_budget_beside_it_hides_nothing(norm: str) -> None:
+    """Steps of the large ball go over the waves that a small ball's climb."""
+
+    class Waves(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            wave = torch.sin(24 * torch.pi * x).flatten(1).mean(dim=1)
+            return torch.stack([0.4 - wave, wave - 0.4], dim=1)
+
+    noise = torch.Generator().manual_seed(0)
+    x = torch.rand(40, 1, 8, 8, generator=noise)
+    y = torch.zeros(40, dtype=torch.int64)
+    small, large = (0.02, 0.3) if norm == "linf" else (0.16, 2.4)
+    alone = attack(f"pgd-{norm}", Waves(), x, y, eps=small).success
+    beside = attack(f"pgd-{norm}", Waves(), x, y, eps=[small, large]).success
+    assert alone.double().mean() > 0.5
+    assert beside[0].double().mean() >= alone.double().mean() - 0.05
