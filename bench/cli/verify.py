@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bench.verifying_runs import Verification
 
 SHOWN = 20  # differences of one shard
+SEARCHED = "Not rechecked is what only a new search could tell: the shards do not hold its images."
 
 
 @click.command("verify")
@@ -28,7 +29,8 @@ SHOWN = 20  # differences of one shard
     type=float,
     default=1e-4,
     show_default=True,
-    help="How far numbers may move, and the margin of a tie: another machine rounds otherwise.",
+    help="How far numbers may move, and what share of the usual margin makes a tie: another "
+    "machine rounds otherwise.",
 )
 @click.option("--device", default="auto", show_default=True)
 @click.option(
@@ -51,7 +53,8 @@ def command(
 
     RUN is an id or its beginning; the newest run where it is left out. The model is loaded anew and
     shown the stored adversarial images; logits and scores are computed again; the records are
-    reduced again. Exit status 1 where something is not as it is stored.
+    reduced again. What only a new search could tell is counted as not rechecked. Exit status 1
+    where something is not as it is stored.
     """
     from bench.cli.progress import TerminalProgress
     from bench.cli.requests import request_of_run
@@ -104,8 +107,8 @@ def _table(found: Verification) -> Table:
     groups: dict[tuple[str, str], list[Finding]] = {}
     for s in found.shards:
         groups.setdefault((s.label or "(no model)", s.what), []).append(s.finding)
-    titles = ("shards", "images", "ties", "largest change", "differences")
-    rows = []
+    titles = ("shards", "images", "ties", "largest change", "differences", "not rechecked")
+    rows, notes = [], []
     for names, findings in groups.items():
         counts = (
             len(findings),
@@ -113,7 +116,10 @@ def _table(found: Verification) -> Table:
             sum(f.ties for f in findings),
             max(f.deviation for f in findings),
             sum(len(f.differences) for f in findings),
+            len(unchecked := sorted({name for f in findings for name in f.unchecked})),
         )
+        if unchecked:
+            notes.append(f"{', '.join(names)}: not rechecked: {', '.join(unchecked)}")
         cells = tuple(Cell(float(c), places=7 if isinstance(c, float) else 0) for c in counts)
         rows.append((names, cells))
     return Table(
@@ -121,4 +127,5 @@ def _table(found: Verification) -> Table:
         ("model", "of"),
         tuple(map(Column, titles)),
         tuple(rows),
+        (*([SEARCHED] if notes else []), *notes),
     )

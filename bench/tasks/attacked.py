@@ -190,10 +190,7 @@ def arrays_of_result(result: AttackResult, labels: Array) -> dict[str, Array]:
     if draws is None:
         broken = result.success.T.cpu().numpy()
         assert isinstance(result.eps, tuple)
-        first = np.where(broken.any(axis=1), broken.argmax(axis=1), len(result.eps))
-        smallest = np.append(np.asarray(result.eps, dtype=np.float64), np.inf)[first]
-        # Wrong when clean is broken at 0, whatever the smallest budget of the grid is.
-        smallest[arrays["clean_pred"] != labels] = 0.0
+        smallest = smallest_eps(broken, result.eps, arrays["clean_pred"] != labels)
         return {**arrays, "broken": broken, "smallest_eps": smallest}
     known = {} if draws.fixed_noise is None else {"fixed_noise": draws.fixed_noise.T.cpu().numpy()}
     return {
@@ -206,3 +203,17 @@ def arrays_of_result(result: AttackResult, labels: Array) -> dict[str, Array]:
         "source": draws.source.T.cpu().numpy().astype(np.int8),
         **{f"spent_{name}": spent.cpu().numpy() for name, spent in draws.spent.items()},
     }
+
+
+def smallest_eps(broken: Array, eps: Sequence[float], wrong: Array) -> Array:
+    """Return the smallest budget that breaks each image, infinite where none does.
+
+    Args:
+        broken: ``(B, E)`` bool.
+        eps: Budgets, increasing.
+        wrong: Whether the clean image is wrong, ``(B,)``: it is broken at 0, whatever the smallest
+            budget of the grid is.
+    """
+    first = np.where(broken.any(axis=1), broken.argmax(axis=1), len(eps))
+    smallest = np.append(np.asarray(eps, dtype=np.float64), np.inf)[first]
+    return np.where(wrong, 0.0, smallest)

@@ -16,10 +16,10 @@ from bench.types import Array
 from bench.wrapping import check_logits
 
 
-def draw_classes(
+def draw_answers(
     model: nn.Module, x: Tensor, draws: int, context: Context, branch: str = SCORE
-) -> tuple[Array, Array]:
-    """Return the class of each image in each draw, and how far it is from the next one.
+) -> Array:
+    """Return the logits of each image in each draw, ``(B, R, K)`` float32.
 
     Args:
         model: The model; a deterministic one answers every draw alike and is asked once.
@@ -27,28 +27,37 @@ def draw_classes(
         draws: R.
         context: Its noise has one row an image; images of equal noise meet equal draws.
         branch: Which draws; those of two branches are independent.
+    """
+    times = draws if is_stochastic(model) else 1
+    parts = []
+    with preserved(model), torch.no_grad():
+        for rows in torch.split(torch.arange(len(x), device=x.device), context.micro_batch):
+            noise, each = context.noise.select(rows), []
+            for d in range(times):
+                logits = draw_logits(model, x[rows], noise.at(branch, d))
+                check_logits(logits, len(rows), noise.image_ids)
+                each.append(logits.float())
+            parts.append(torch.stack(each, dim=1))
+    return np.repeat(torch.cat(parts).cpu().numpy(), draws // times, axis=1)
+
+
+def draw_classes(
+    model: nn.Module, x: Tensor, draws: int, context: Context, branch: str = SCORE
+) -> tuple[Array, Array]:
+    """Return the class of each image in each draw, and how far it is from the next one.
+
+    The arguments are those of `draw_answers`.
 
     Returns:
         Classes ``(B, R)`` int16, and the best logit less the second ``(B, R)`` float64.
     """
-    times = draws if is_stochastic(model) else 1
-    classes, gaps = [], []
-    with preserved(model), torch.no_grad():
-        for rows in torch.split(torch.arange(len(x), device=x.device), context.micro_batch):
-            noise = context.noise.select(rows)
-            for d in range(times):
-                logits = draw_logits(model, x[rows], noise.at(branch, d))
-                check_logits(logits, len(rows), noise.image_ids)
-                top = logits.float().topk(2, dim=1)
-                classes.append(top.indices[:, 0])
-                gaps.append((top.values[:, 0] - top.values[:, 1]).double())
-    return _columns(classes, times, draws).astype(np.int16), _columns(gaps, times, draws)
+    return classes_of(draw_answers(model, x, draws, context, branch))
 
 
-def _columns(parts: list[Tensor], times: int, draws: int) -> Array:
-    """Return draws of consecutive images as ``(B, draws)``."""
-    blocks = [torch.stack(parts[i : i + times], dim=1) for i in range(0, len(parts), times)]
-    return np.repeat(torch.cat(blocks).cpu().numpy(), draws // times, axis=1)
+def classes_of(logits: Array) -> tuple[Array, Array]:
+    """Return the largest of logits ``(..., K)``, int16, and how far it is from the next one."""
+    second, first = np.moveaxis(np.partition(logits, -2, axis=-1)[..., -2:], -1, 0)
+    return logits.argmax(axis=-1).astype(np.int16), (first - second).astype(np.float64)
 
 
 def mean_interval(right: Array, reduction: Reduction) -> tuple[float, float, str]:

@@ -15,20 +15,36 @@ import torch
 from torch import Tensor
 
 from bench.attacking.judging import SCORE, SELECT, Judge
+from bench.attacking.sources import SOURCES
 from bench.attacking.verifying import distances, verdict
 from bench.context import Context
 from bench.models import LoadedModel
+from bench.refinement import is_stochastic
 from bench.registry import ATTACKS
-from bench.tasks.attacked import Attacked
+from bench.tasks.attacked import Attacked, smallest_eps
 from bench.tasks.base import Batch
 from bench.tasks.curves import Nearest
 from bench.tasks.distal import Distal
-from bench.tasks.draws import draw_classes
-from bench.tasks.masking import Masking
-from bench.tasks.rechecking import Finding, Stored, compare, listed, recheck
+from bench.tasks.draws import classes_of, draw_answers, draw_classes
+from bench.tasks.rechecking import (
+    Finding,
+    Stored,
+    compare,
+    listed,
+    note_verdicts,
+    recheck,
+    usual,
+)
 from bench.tasks.transfer import Transferred
 from bench.types import Array, Norm
 
+# What an attack's shard holds, of every model and of the two kinds.
+COMMON = (
+    *("label", "clean_pred", "x_adv", "margin", "l0", "l2", "linf"),
+    *("queries", "unfinished", "changed"),
+)
+OF_VERDICTS = ("broken", "smallest_eps")
+OF_DRAWS = ("drawn", "clean_drawn", "rank", "found", "source")
 _SLACK = 1e-6  # of a distance: it is measured in float64 from the same numbers
 
 
@@ -36,30 +52,37 @@ _SLACK = 1e-6  # of a distance: it is measured in float64 from the same numbers
 def _(
     measure: Attacked, model: LoadedModel | None, batch: Batch, context: Context, stored: Stored
 ) -> Finding:
-    """Show the stored images to the model again: verdicts, distances, budgets, labels."""
+    """Show the stored images to the model again: verdicts, distances, budgets, labels.
+
+    What the search cost, and what it did to the model, only a new search could tell.
+    """
     assert model is not None
     assert batch.y is not None
     finding = Finding(len(batch.x))
+    drawn = is_stochastic(model.module)
+    missing = {*COMMON, *(OF_DRAWS if drawn else OF_VERDICTS)} - set(stored.arrays)
+    if missing:
+        finding.differences.append(f"holds no {', '.join(sorted(missing))}")
+        return finding
     compare(finding, "label", batch.y.cpu().numpy(), stored)
     x_adv = _shown(finding, "x_adv", stored, batch.x)
     _check_distances(finding, batch.x, x_adv, measure.attack, measure.eps, stored)
-    if "drawn" in stored.arrays:
-        _check_all_drawn(finding, model, batch.x, x_adv, context, stored)
-        _check_ranks(finding, measure, model, batch, x_adv, context, stored)
+    if drawn:
+        scale = _check_all_drawn(finding, model, batch, x_adv, context, stored)
+        _check_ranks(finding, measure, model, batch, x_adv, context, stored, scale)
+        _check_winners(finding, measure, stored)
     else:
         _check_verdicts(finding, model, batch, x_adv, context, stored)
+        columns = (*measure.eps, *((math.inf,) if measure.nearest else ()))
+        wrong = stored.arrays["clean_pred"] != stored.arrays["label"]
+        compare(
+            finding, "smallest_eps", smallest_eps(stored.arrays["broken"], columns, wrong), stored
+        )
+    check_finished(finding, measure.seconds_per_image, stored)
+    known = (*COMMON, *OF_DRAWS, *OF_VERDICTS)
+    searched = [name for name in stored.arrays if name not in known]
+    finding.unchecked += [*searched, "changed", *(["source"] if drawn else ["queries"])]
     return finding
-
-
-@recheck.register
-def _(
-    measure: Masking, model: LoadedModel | None, batch: Batch, context: Context, stored: Stored
-) -> Finding:
-    """Look at nothing: the evidence is of searches whose images are not kept.
-
-    To search again would cost what the run did. Its checks are reduced again, as all records are.
-    """
-    return Finding()
 
 
 @recheck.register
@@ -73,7 +96,7 @@ def _(
     compare(finding, "label", batch.y.cpu().numpy(), stored)
     x_adv = _shown(finding, "x_adv", stored, batch.x)
     _check_distances(finding, batch.x, x_adv, measure.attack, measure.eps, stored)
-    _check_all_drawn(finding, model, batch.x, x_adv, context, stored)
+    _check_all_drawn(finding, model, batch, x_adv, context, stored)
     return finding
 
 
@@ -89,7 +112,8 @@ def _(
     x_adv = _shown(finding, "x_adv", stored, batch.x)
     _check_distances(finding, batch.x, x_adv, measure.attack, (None,), stored)
     for name, branch, _ in measure.draws:
-        _check_all_drawn(finding, model, batch.x, x_adv, context, stored, name, branch)
+        _check_all_drawn(finding, model, batch, x_adv, context, stored, name, branch)
+    finding.unchecked.append("queries")
     return finding
 
 
@@ -141,20 +165,43 @@ def _shown(finding: Finding, name: str, stored: Stored, like: Tensor) -> Tensor:
 def _check_all_drawn(
     finding: Finding,
     model: LoadedModel,
-    x: Tensor,
+    batch: Batch,
     x_adv: Tensor,
     context: Context,
     stored: Stored,
     name: str = "drawn",
     branch: str = SCORE,
-) -> None:
-    """Draw the classes of clean and stored images again: the noise is that of the first time."""
-    values = {f"clean_{name}": (x, stored.arrays[f"clean_{name}"])}
-    for e in range(x_adv.shape[1]):
-        values[f"{name}[{e}]"] = x_adv[:, e], stored.arrays[name][:, e]
-    for where, (images, classes) in values.items():
-        found, gaps = draw_classes(model.module, images, classes.shape[1], context, branch)
-        _note(finding, where, classes, found.astype(classes.dtype), gaps, stored)
+) -> float:
+    """Draw the classes of clean and stored images again: the noise is that of the first time.
+
+    Returns the usual margin of clean images.
+    """
+    assert batch.y is not None
+    classes = stored.arrays[f"clean_{name}"]
+    answers = [
+        draw_answers(model.module, images, classes.shape[1], context, branch)
+        for images in (batch.x, *x_adv.unbind(dim=1))
+    ]
+    scale = usual(classes_of(answers[0])[1])
+    names = [f"clean_{name}", *(f"{name}[{e}]" for e in range(x_adv.shape[1]))]
+    columns = [classes, *np.moveaxis(stored.arrays[name], 1, 0)]
+    for where, values, logits in zip(names, columns, answers, strict=True):
+        found, gaps = classes_of(logits)
+        note_verdicts(finding, where, values, found.astype(values.dtype), gaps, stored, scale)
+    if "margin" in stored.arrays:
+        means = [_margins(logits, batch.y.cpu().numpy()).mean(axis=1) for logits in answers]
+        compare(finding, "margin", np.stack(means[1:], axis=1), stored, np.abs(means).max())
+    if "clean_pred" in stored.arrays:
+        most = torch.from_numpy(classes).mode(dim=1).values.numpy()
+        compare(finding, "clean_pred", most.astype(stored.arrays["clean_pred"].dtype), stored)
+    return scale
+
+
+def _margins(logits: Array, y: Array) -> Array:
+    """Return true logit minus best other one of ``(B, R, K)``, ``(B, R)`` float64."""
+    true = np.arange(logits.shape[2]) == y[:, None, None]
+    own = np.where(true, logits, -np.inf).max(axis=2).astype(np.float64)
+    return np.asarray(own - np.where(true, -np.inf, logits).max(axis=2))
 
 
 def _check_ranks(
@@ -165,6 +212,7 @@ def _check_ranks(
     x_adv: Tensor,
     context: Context,
     stored: Stored,
+    scale: float,
 ) -> None:
     """Rank the winners again: among several attacks it is the rank that chooses."""
     assert batch.y is not None
@@ -179,11 +227,40 @@ def _check_ranks(
             parts.append(judge.rank(x_adv[rows, e]))
         values, found = stored.arrays["rank"][:, e], torch.cat(parts).cpu().numpy()
         _, gaps = draw_classes(model.module, x_adv[:, e], draws, context, SELECT)
-        differs = np.abs(values - found) > stored.tolerance
+        # Within one number of right draws, small margins tell winners apart by little.
+        differs = np.abs(values - found) > stored.tolerance * min(1.0, scale)
         # A tie in one draw moves the rank by one.
-        tied = differs & (gaps.min(axis=1) < stored.tolerance) & (np.abs(values - found) < 1.5)
+        near = gaps.min(axis=1) < stored.tolerance * scale
+        tied = differs & near & (np.abs(values - found) < 1.5)
         finding.ties += int(tied.sum())
         finding.differences += listed(f"rank[{e}]", differs & ~tied, values, found, stored)
+
+
+def _check_winners(finding: Finding, measure: Attacked, stored: Stored) -> None:
+    """Check what follows from other arrays: who won, and what was spent in all."""
+    arrays = stored.arrays
+    found = np.round(arrays["rank"]) <= measure.options["selection_draws"] / 2
+    compare(finding, "found", found, stored)
+    spent = {name: values for name, values in arrays.items() if name.startswith("spent_")}
+    compare(finding, "queries", np.sum([*spent.values()], axis=0), stored)
+    won = [i for i, name in enumerate(SOURCES) if f"spent_{name}" in spent]
+    source, moved = arrays["source"], arrays["l0"] > 0
+    wrong = np.where(moved, ~np.isin(source, won), source != SOURCES.index("clean"))
+    for row in np.flatnonzero(wrong.any(axis=1)):
+        finding.differences.append(
+            f"image {stored.numbers[row]}: source is stored as {source[row].tolist()}, which did "
+            "not search, or not change the image"
+        )
+    if "fixed_noise" in arrays:  # the winners count in it
+        right = arrays["drawn"][:, :, 0] == arrays["label"][:, None]
+        wrong = arrays["fixed_noise"] & ~right
+        finding.differences += listed("fixed_noise", wrong, arrays["fixed_noise"], right, stored)
+
+
+def check_finished(finding: Finding, seconds: float | None, stored: Stored) -> None:
+    """Note a search that is said to be broken off where it had no limit."""
+    late = stored.arrays["unfinished"] & (seconds is None)
+    finding.differences += listed("unfinished", late, late, ~late, stored)
 
 
 def _check_verdicts(
@@ -196,24 +273,17 @@ def _check_verdicts(
 ) -> None:
     """Compare the clean predictions, and at every budget the verdict and the margin."""
     assert batch.y is not None
-    predicted, margins = _verdicts(model, batch.x, batch.y, context)
-    arrays = stored.arrays
-    _note(finding, "clean_pred", arrays["clean_pred"], predicted, margins, stored)
+    predicted, clean = _verdicts(model, batch.x, batch.y, context)
+    scale, columns = usual(clean), [clean]
+    values = stored.arrays["clean_pred"]
+    note_verdicts(finding, "clean_pred", values, predicted, clean, stored, scale)
     for e in range(x_adv.shape[1]):
         predicted, margins = _verdicts(model, x_adv[:, e], batch.y, context)
-        broken = predicted != batch.y.cpu().numpy()
-        _note(finding, f"broken[{e}]", arrays["broken"][:, e], broken, margins, stored)
-        compare(finding, "margin", margins, stored, arrays["margin"][:, e])
-
-
-def _note(
-    finding: Finding, name: str, values: Array, found: Array, margins: Array, stored: Stored
-) -> None:
-    """Note verdicts that are not as stored; a small margin makes a tie of one."""
-    differs = values != found
-    tied = differs & (np.abs(margins) < stored.tolerance)
-    finding.ties += int(tied.sum())
-    finding.differences += listed(name, differs & ~tied, values, found, stored)
+        broken, values = predicted != batch.y.cpu().numpy(), stored.arrays["broken"][:, e]
+        note_verdicts(finding, f"broken[{e}]", values, broken, margins, stored, scale)
+        columns.append(margins)
+    largest = float(np.abs(columns).max())
+    compare(finding, "margin", np.stack(columns[1:], axis=1), stored, largest)
 
 
 def _verdicts(model: LoadedModel, x: Tensor, y: Tensor, context: Context) -> tuple[Array, Array]:

@@ -18,10 +18,12 @@ import bench
 from bench.cli.requests import request_of_run
 from bench.comparing_records import record_differences
 from bench.errors import CheckpointError, InputError, StoreError
+from bench.noise import Noise
 from bench.records import Record
 from bench.request import Machine
 from bench.runner import Run
 from bench.store import Store
+from bench.tasks.attacked import smallest_eps
 from bench.types import Array
 from bench.verifying_runs import Verification, verify
 
@@ -118,6 +120,13 @@ def put(name: str, value: Any, *place: int) -> Change:
     return change
 
 
+def flip(name: str, *place: int) -> Change:
+    def change(arrays: dict[str, Array]) -> None:
+        arrays[name][place] ^= True
+
+    return change
+
+
 def flip_verdict(arrays: dict[str, Array]) -> None:
     arrays["broken"][0, 0] ^= True
 
@@ -148,7 +157,7 @@ PLANTED: list[tuple[dict[str, Any], Change, str]] = [
     (DETERMINISTIC, other_image, "image 3: linf[1] is stored as"),
     (DETERMINISTIC, put("x_adv", -0.5, 4, 0), "image 4: x_adv leaves [0, 1]"),
     (DETERMINISTIC, put("x_adv", np.nan, 9, 0), "image 9: x_adv leaves [0, 1]"),
-    (DETERMINISTIC, put("margin", 3.0, 5, 0), "image 5: margin is stored as 3.0"),
+    (DETERMINISTIC, put("margin", 3.0, 5, 0), "image 5: margin[0] is stored as 3.0"),
     (DETERMINISTIC, put("l2", 1e-3, 6, 1), "image 6: l2[1] is stored as 0.001"),
     (DETERMINISTIC, put("label", 11, 7), "image 7: label is stored as 11"),
     (DETERMINISTIC, put("clean_pred", 12, 8), "image 8: clean_pred is stored as 12"),
@@ -156,6 +165,15 @@ PLANTED: list[tuple[dict[str, Any], Change, str]] = [
     (STOCHASTIC, put("clean_drawn", 11, 1, 2), "image 1: clean_drawn[2] is stored as 11"),
     (STOCHASTIC, other_image, "image 3: linf[1] is stored as"),
     (STOCHASTIC, put("rank", -1.0, 10, 1), "image 10: rank[1] is stored as -1.0"),
+    (DETERMINISTIC, put("smallest_eps", 9.0, 10), "image 10: smallest_eps is stored as 9.0"),
+    (DETERMINISTIC, put("unfinished", True, 11), "image 11: unfinished is stored as True"),
+    (STOCHASTIC, flip("found", 4, 1), "image 4: found[1] is stored as"),
+    (STOCHASTIC, put("source", 8, 5, 1), "image 5: source is stored as"),
+    (STOCHASTIC, put("queries", 1, 6), "image 6: queries is stored as 1"),
+    (STOCHASTIC, put("spent_static", -5, 7), "image 7: queries is stored as"),
+    (STOCHASTIC, put("margin", 9.0, 8, 0), "image 8: margin[0] is stored as 9.0"),
+    (STOCHASTIC, put("clean_pred", 12, 9), "image 9: clean_pred is stored as 12"),
+    (STOCHASTIC, put("unfinished", True, 11), "image 11: unfinished is stored as True"),
     (LOGITS, put("logits", 0.5, 9, 0, 4), "image 9: logits[0, 4] is stored as 0.5"),
     (DRAWN, put("logits", 0.5, 9, 3, 2), "image 9: logits[3, 2] is stored as 0.5"),
     (OF_MODEL, put("score", 5.0, 1), "image 1: score is stored as 5.0"),
@@ -207,9 +225,20 @@ def test_a_verdict_within_the_tolerance_is_a_tie(stored: tuple[Path, Run], copie
     shard = Store(stored[0]).read_shard(shard_of(copied, **DETERMINISTIC)["key"])
     assert shard is not None
     margins = np.abs(shard.arrays["margin"][:, 0])
-    row, margin = int(margins.argmin()), float(margins.min())
+    data = bench.load_dataset("digits", limit=LIMIT)
+    with torch.no_grad():
+        logits = bench.load_model("jem")(torch.from_numpy(data.images).float() / data.images.max())
+    top = logits.topk(2).values
+    usual = float((top[:, 0] - top[:, 1]).median())
+    row, margin = int(margins.argmin()), float(margins.min()) / usual
     assert margin < 0.8
-    key = tamper(copied, put("broken", not shard.arrays["broken"][row, 0], row, 0), **DETERMINISTIC)
+
+    def turn(arrays: dict[str, Array]) -> None:
+        arrays["broken"][row, 0] ^= True
+        wrong = arrays["clean_pred"] != arrays["label"]
+        arrays["smallest_eps"] = smallest_eps(arrays["broken"], (0.05, 0.15), wrong)
+
+    key = tamper(copied, turn, **DETERMINISTIC)
     for tolerance, ties in ((0.9 * margin, 0), (1.1 * margin, 1)):
         result = check(copied, tolerance=tolerance)
         (found,) = [s.finding for s in result.shards if s.key == key]
@@ -269,7 +298,10 @@ FORGED: list[tuple[Callable[[Records], Records | None], list[str]]] = [
     (another_mean, ["details.mean_queries is stored as 1000000.0"]),
     (another_option, ["settings.non_default.robustness.steps is stored as 100"]),
     (say_na, ["high is", "low is", "note is", "status is stored as n/a", "value is"]),
-    (lambda records: [r for r in records if r is not of_jem(records)], ["is not among the records"]),
+    (
+        lambda records: [r for r in records if r is not of_jem(records)],
+        ["is not among the records"],
+    ),
     (lambda records: of_jem(records)["settings"].update(steps=100), ["is not among", "no shard"]),
     (twice, ["no shard gives it"]),
 ]
@@ -400,6 +432,131 @@ def test_code_that_changed_is_said_and_the_run_checked_all_the_same(copied: Path
     )
 
 
+def test_an_array_that_is_gone_is_named(copied: Path) -> None:
+    for facts, name in ((DETERMINISTIC, "broken"), (STOCHASTIC, "rank"), (LOGITS, "labels")):
+        key = tamper(copied, lambda arrays, name=name: arrays.pop(name), **facts)  # type: ignore[misc]
+        result = check(copied)
+        assert any(name in line for line in found_in(result)[key])
+        assert result.differences == ("cannot be compared: a shard does not hold what they need",)
+
+
+class Tiny(nn.Module):
+    """Its logits are far below any fixed tolerance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = 1e-7 * self.linear(x.flatten(1))
+        return logits
+
+
+class TinyDrawn(Tiny):
+    stochastic = True
+
+    def sample_logits(self, x: Tensor, noise: Noise) -> Tensor:
+        return self.forward(x) + 1e-8 * noise.normal(10)
+
+
+def all_right(arrays: dict[str, Array]) -> None:
+    if "logits" in arrays:
+        arrays["logits"][..., :] = 0
+        np.put_along_axis(arrays["logits"], arrays["labels"][:, None, None], 1e-6, axis=2)
+    elif "drawn" in arrays:
+        arrays["drawn"][:] = arrays["label"][:, None, None]
+    else:
+        arrays["broken"][:] = (arrays["clean_pred"] != arrays["label"])[:, None]
+
+
+@pytest.mark.parametrize("kind", [Tiny, TinyDrawn])
+@pytest.mark.parametrize("measure", ["Attacked", "Logits"])
+def test_small_logits_make_no_ties(tmp_path: Path, kind: type[nn.Module], measure: str) -> None:
+    net, small = kind(), {"gradients": ["straight-through"]}
+    settings = {"robustness": SETTINGS["robustness"] | small}
+    suites = ["accuracy", "robustness"]
+    run = bench.run(net, suites, limit=LIMIT, settings=settings, runs=tmp_path, device="cpu")
+    assert not run.failed
+    request = request_of_run(tmp_path / run.run_id / "run.json")
+    machine = Machine(runs=tmp_path, device="cpu", micro_batch=5)
+    assert verify(run.run_id, request, machine, module=net).holds
+    key = tamper(tmp_path, all_right, measure=measure)
+    result = verify(run.run_id, request, machine, module=net)
+    assert len(found_in(result)[key]) > 2
+
+
+class Rounding(nn.Module):
+    """The shipped classifier behind 8 bits: it has no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = bench.load_model("baseline")
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.model((x * 255).round() / 255)
+        return logits
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, nn.Module]:
+    """A run whose checks find masked gradients."""
+    runs, net = tmp_path_factory.mktemp("masked"), Rounding()
+    settings = {"robustness": SETTINGS["robustness"] | {"checks": True, "linf": [0.05]}}
+    run = bench.run(net, "robustness", limit=8, settings=settings, runs=runs, device="cpu")
+    (record,) = [r for r in run.records if r.metric == "masking_checks"]
+    assert "8 zero gradient" in str(record.note)
+    return runs, net
+
+
+def whitewash(arrays: dict[str, Array]) -> None:
+    arrays["flat_ce"][:] = arrays["flat_margin"][:] = False
+    arrays["huge_right"][:], arrays["black_right"][:], arrays["noise_right"][:] = 0, 1, 1
+    arrays["steps_margin"] -= np.array([20, 40, 60, 80.0])
+
+
+def fill(name: str, value: Any) -> Change:
+    return lambda arrays: arrays[name].fill(value)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (whitewash, "image 0: flat_ce is stored as False"),
+        (fill("flat_margin", False), "image 0: flat_margin is stored as False"),
+        (fill("clean_right", 0.4), "image 0: clean_right is stored as 0.4"),
+        (fill("differs", True), "image 0: differs is stored as True"),
+        (fill("declared", True), "image 0: declared is stored as True"),
+        (fill("unkeyed", True), "image 0: unkeyed is stored as True"),
+        (fill("probabilities", True), "image 0: probabilities is stored as True"),
+        (fill("unfinished", True), "image 0: unfinished is stored as True"),
+        (lambda arrays: arrays.pop("black_right"), "holds no black_right"),
+        (lambda arrays: arrays.pop("flat_ce"), "holds no flat_ce"),
+    ],
+)
+def test_evidence_is_asked_of_the_model_again(
+    masked: tuple[Path, nn.Module], tmp_path: Path, change: Change, words: str
+) -> None:
+    runs = tmp_path / "runs"
+    shutil.copytree(masked[0], runs)
+    key = tamper(runs, change, measure="Masking")
+    (run_id,) = Store(runs).runs()
+    request = request_of_run(runs / run_id / "run.json")
+    result = verify(run_id, request, Machine(runs=runs, device="cpu"), module=masked[1])
+    assert any(line.startswith(words) for line in found_in(result)[key])
+
+
+def test_what_only_a_search_could_tell_is_named(masked: tuple[Path, nn.Module]) -> None:
+    runs, net = masked
+    (run_id,) = Store(runs).runs()
+    request = request_of_run(runs / run_id / "run.json")
+    result = verify(run_id, request, Machine(runs=runs, device="cpu"), module=net)
+    assert result.holds
+    unchecked = {s.what: set(s.finding.unchecked) for s in result.shards}
+    assert unchecked["pgd-linf"] == {"queries", "changed"}
+    assert {"black_right", "steps_margin", "grid_right"} < unchecked["masking/linf/digits"]
+    assert not {"flat_ce", "clean_right", "differs"} & unchecked["masking/linf/digits"]
+
+
 @pytest.mark.slow
 def test_the_suites_with_their_own_options(tmp_path: Path) -> None:
     """With masking checks, other attacks, and the nearest adversarial image."""
@@ -471,6 +628,7 @@ def test_the_command_prints_a_table_and_fails_where_something_differs(
     status, out, _ = cli("verify", "--runs", copied, "--device", "cpu", "--sample", "3")
     assert status == 0, out
     assert "records: all as stored" in out
+    assert "jem, pgd-linf: not rechecked: changed, queries" in out
     key = tamper(copied, flip_class, **STOCHASTIC)
     status, out, _ = cli("verify", "--runs", copied, "--device", "cpu")
     assert status == 1
