@@ -14,6 +14,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import torch
@@ -28,6 +29,9 @@ from bench.target import Target, target
 from bench.types import Norm
 
 from .geometry import ball, per_image
+
+_REAL = {"c", "confidence", "kappa", "scale"}  # numbers whose default has no point
+_STEPS = {"alpha", "lr", "step", "stepsize"}  # lengths of steps: last words of an option's name
 
 
 class OutOfTime(Exception):
@@ -130,6 +134,22 @@ class Foreign:
             )
         if self.eps is not None and not self.eps >= 0:
             raise InputError(f"{self.name}: eps={self.eps}, expected at least 0")
+        self._check_options()
+
+    def _check_options(self) -> None:
+        """Refuse what would make the library search nothing, and return as if it had."""
+        for option in dataclasses.fields(self):
+            value, default, wanted = getattr(self, option.name), option.default, ""
+            if option.name in ("eps", "norm"):
+                continue
+            number = isinstance(value, Real) and not isinstance(value, bool)
+            if isinstance(default, int) and not isinstance(default, bool):
+                if not (number and isinstance(value, Integral) and int(value) >= 1):
+                    wanted = "a whole number of at least 1"
+            elif option.name.rpartition("_")[2] in _STEPS and value is not None:
+                wanted = "" if number and 0 < value < math.inf else "a length above 0"
+            if wanted:
+                raise InputError(f"{self.name}: {option.name}={value!r}, expected {wanted}")
 
     @property
     def name(self) -> str:
@@ -236,7 +256,8 @@ def made(
         summary: The docstring.
         **facts: Attributes of the class, e.g. ``minimum_norm``.
     """
-    fields: list[Any] = [(name, Any, field(default=value)) for name, value in options.items()]
+    defaults = {name: float(v) if name in _REAL else v for name, v in options.items()}
+    fields: list[Any] = [(name, Any, field(default=value)) for name, value in defaults.items()]
     facts.setdefault("watched", facts.get("minimum_norm", False))
     kind = dataclasses.make_dataclass(
         attack,

@@ -156,14 +156,6 @@ class FAB(Torchattacks):
     attack: ClassVar[str] = "FAB"
     watched: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if min(self.steps, self.restarts, self.targets) < 1:
-            raise InputError(
-                f"{self.name}: steps={self.steps}, restarts={self.restarts}, "
-                f"targets={self.targets}; expected at least 1 of each"
-            )
-
     def options(self) -> dict[str, Any]:
         """Return the library's options."""
         return {

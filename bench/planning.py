@@ -7,7 +7,6 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from types import UnionType
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from bench.models import LoadedModel, ModelRef, load
 from bench.records import SCHEMA
 from bench.registry import ATTACKS, SUITES
 from bench.request import Request
-from bench.specs import check_options
+from bench.specs import check_options, wrong_type
 from bench.tasks.base import DataRef, Measure, Plan, Task, identity
 from bench.tasks.base import load as load_images
 from bench.types import Dataset
@@ -149,23 +148,12 @@ def _attack_options(request: Request) -> dict[str, dict[str, Any]]:
     return options
 
 
-TYPES: Sequence[tuple[type, type | UnionType, str]] = (
-    (bool, bool, "true or false"),  # before int, since a bool is an int too
-    (int, int, "a whole number"),
-    (float, int | float, "a number"),
-    (str, str, "text"),
-)
-
-
 def _typed(value: Any, default: Any, what: str) -> Any:
     """Return an option in the type of its default; one value, or a comma list, makes a tuple."""
     if isinstance(default, tuple):
         return _several(value, default, what)
-    for kind, takes, words in TYPES:
-        if isinstance(default, kind):
-            if not isinstance(value, takes) or (isinstance(value, bool) and kind is not bool):
-                raise InputError(f"'--set {what}={value}': expected {words}")
-            break
+    if words := wrong_type(value, default):
+        raise InputError(f"'--set {what}={value}': expected {words}")
     return value
 
 

@@ -10,9 +10,11 @@ Values are TOML; what is not TOML is a comma list of numbers, or the text itself
 
 from __future__ import annotations
 
+import math
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Any
 
 from bench.errors import InputError, UnknownName
@@ -94,3 +96,24 @@ def check_options(kind: str, name: str, given: Collection[str], known: Iterable[
     for option in given:
         if option not in set(known):
             raise UnknownName(f"option of {kind} '{name}'", option, known)
+
+
+_TYPES: Sequence[tuple[type, type, str]] = (
+    (bool, bool, "true or false"),  # before int, since a bool is an int too
+    (int, Integral, "a whole number"),
+    (float, Real, "a number"),
+    (str, str, "text"),
+)
+
+
+def wrong_type(value: object, default: object) -> str:
+    """Say what an option must be, in words, if ``value`` is not of its default's type.
+
+    Of other types than numbers, texts, true and false nothing is said. NaN is no number.
+    """
+    for kind, takes, words in _TYPES:
+        if isinstance(default, kind):
+            other = isinstance(value, bool) and kind is not bool
+            nan = isinstance(value, float) and math.isnan(value)
+            return words if other or nan or not isinstance(value, takes) else ""
+    return ""

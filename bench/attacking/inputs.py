@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from bench.context import Context
-from bench.errors import InputError, ModelError
+from bench.errors import BenchError, InputError, ModelError
 from bench.noise import Noise, bound
 from bench.registry import ATTACKS
+from bench.specs import wrong_type
 from bench.types import Attack, Norm
 
 Arrays = Tensor | npt.NDArray[Any]
@@ -166,31 +167,40 @@ def minimises(attack: object) -> bool:
 
 
 def _build(attack: str | Attack, fields: dict[str, Any]) -> Any:
-    """Return the attack of that name, or a variant of an attack that there is."""
+    """Return the attack of that name, or a variant of an attack that there is.
+
+    Raises:
+        UnknownName: No attack has that name.
+        InputError: It has no such option, does not take the value, or needs a budget.
+    """
     kind = ATTACKS[attack] if isinstance(attack, str) else type(attack)
     if not dataclasses.is_dataclass(kind):
         raise InputError(f"the attack {attack!r} is not a frozen dataclass with a field 'eps'")
-    known = [f.name for f in dataclasses.fields(kind) if f.init]
-    unknown = sorted(set(fields) - set(known))
+    known = [f for f in dataclasses.fields(kind) if f.init]
+    unknown = sorted(set(fields) - {f.name for f in known})
     if unknown:
         raise InputError(
-            f"attack {attack!r} has no option {', '.join(unknown)}; it has {', '.join(known)}"
+            f"attack {attack!r} has no option {', '.join(unknown)}; it has "
+            f"{', '.join(f.name for f in known)}"
         )
-    return kind(**fields) if isinstance(attack, str) else dataclasses.replace(attack, **fields)  # type: ignore[type-var]
-
-
-def _nearest(attack: str | Attack, options: dict[str, Any]) -> Any:
-    """Return the attack without a budget.
-
-    Raises:
-        InputError: It has no such form.
-    """
+    for option in known:
+        # Of an attack that is handed over, also what it was made with.
+        value = fields.get(option.name, getattr(attack, option.name, option.default))
+        if option.name != "eps" and (words := wrong_type(value, option.default)):
+            raise InputError(f"attack {attack!r} with {option.name}={value!r}: expected {words}")
     try:
-        return _build(attack, {**options, "eps": None})
-    except TypeError as error:  # its check compares the budget with a number
+        return kind(**fields) if isinstance(attack, str) else dataclasses.replace(attack, **fields)  # type: ignore[type-var]
+    except BenchError:
+        raise
+    except (TypeError, ValueError) as error:
+        if fields.get("eps", 0) is None:  # its check compares the budget with a number
+            raise InputError(
+                f"attack {attack!r} needs a budget: give eps=8/255, say; attacks that look for the "
+                "nearest adversarial image are e.g. 'boundary-l2' and 'ddn-l2'"
+            ) from error
         raise InputError(
-            f"attack {attack!r} needs a budget: give eps=8/255, say; attacks that look for the "
-            "nearest adversarial image are e.g. 'boundary-l2' and 'ddn-l2'"
+            f"attack {attack!r} cannot be made with {fields}: {error}; 'bench list attacks' shows "
+            "its options"
         ) from error
 
 
@@ -207,7 +217,7 @@ def plan(
     kind = ATTACKS[attack] if isinstance(attack, str) else attack
     asked = as_budgets(eps, endless=minimises(kind))
     if eps is None or minimises(kind):
-        one = _nearest(attack, options)
+        one = _build(attack, {**options, "eps": None})
         order = tuple(sorted(range(len(asked)), key=asked.__getitem__))
         return Plan(name, Norm(one.norm), tuple(asked[i] for i in order), order, (one,), None)
     order = tuple(sorted(range(len(asked)), key=asked.__getitem__))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import bench
+from bench.attacking.inputs import plan
 from bench.context import Context
 from bench.digest import source_digest
 from bench.errors import BenchError, InputError, MissingExtra, UnknownName, Unsupported
@@ -147,6 +148,53 @@ def test_options_reach_the_library_and_the_command_line_can_name_them() -> None:
         bench.attack(
             "foolbox:HopSkipJumpAttack", model, x, answers(model, x), constraint="l1", steps=1
         )
+
+
+RUN_HERE = [
+    *ATTACKS,
+    *(f"foolbox:{n}" for n in FOOLBOX if n not in REFUSED),
+    *(f"torchattacks:{n}" for n in TORCHATTACKS if n not in REFUSED),
+]
+
+
+@pytest.mark.parametrize("name", RUN_HERE)
+def test_options_of_the_wrong_kind_are_refused(name: str) -> None:
+    """A search of no steps, or of steps of no length, would be reported as full robustness."""
+    entry = ATTACKS.entry(name)
+    eps = None if getattr(entry.target, "minimum_norm", False) else 0.1
+    for option, default in entry.options.items():
+        values: list[Any] = []
+        if isinstance(default, bool):
+            values = ["no", 2]
+        elif isinstance(default, int):
+            values = [-5, 2.5, "3", True] + [0] * (default > 0)
+        elif isinstance(default, float):
+            values = ["a", True]
+        if option.endswith(("stepsize", "step_size")) or option in ("alpha", "lr"):
+            values = [0, -0.1, float("nan"), "a"]
+        part = option.split("_")[-1] if name.startswith("auto") else option  # of the ensemble
+        for value in values:
+            with pytest.raises(InputError, match=part):
+                plan(name, eps, {option: value})
+
+
+def test_a_search_of_no_steps_is_no_result() -> None:
+    model, x = Normed().eval(), colour_images(2)
+    for name, steps in (("ddn-l2", -3), ("torchattacks:PGD", 0), ("pgd-linf", 2.5)):
+        eps = None if name == "ddn-l2" else 0.1
+        with pytest.raises(InputError, match=r"whole number"):
+            bench.attack(name, model, x, [0, 1], eps=eps, steps=steps)
+    made = ATTACKS["pgd-linf"](eps=0.1, steps=2.5)
+    with pytest.raises(InputError, match=r"steps=2\.5: expected a whole number"):
+        bench.attack(made, model, x, [0, 1], eps=0.1)
+
+
+def test_numbers_that_a_library_writes_without_a_point_are_numbers() -> None:
+    for name, option in (("torchattacks:CW", "c"), ("foolbox:L2CarliniWagnerAttack", "confidence")):
+        assert parse_settings([f"{name}.{option}=0.5"])[name] == {option: 0.5}
+        model, x = Normed().eval(), colour_images(2)
+        small: dict[str, Any] = {"steps": 3, option: 0.5}
+        bench.attack(name, model, x, answers(model, x), **small)
 
 
 def test_near_names_are_suggested() -> None:
