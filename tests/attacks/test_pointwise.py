@@ -250,3 +250,16 @@ def test_lies_of_a_model_do_not_move_an_entry_too_far() -> None:
     entries = found[enough & (changed(found, x) == 10)]
     moved = entries.flatten(1).sort(dim=1).values[:, -10:]
     assert float(moved.median()) == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize("name", ["pointwise-l0", "boundary-l2"])
+@pytest.mark.parametrize("micro_batch", [128, 2])
+def test_each_image_starts_at_its_own_start(name: str, micro_batch: int) -> None:
+    model, (x, y) = any_of(64, 1), images(6)
+    starts = x.clone()
+    starts.flatten(1)[torch.arange(6), torch.arange(6)] = 1.0
+    number = "queries" if name == "pointwise-l0" else "steps"
+    more: dict[str, Any] = {number: 3}
+    out = bench.attack(name, model, x, y, starts=starts, micro_batch=micro_batch, **more)
+    moved = (out.x_adv - x).flatten(1).abs()
+    assert moved.argmax(dim=1).tolist() == list(range(6))
