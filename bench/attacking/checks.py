@@ -100,6 +100,7 @@ def all_checks(evidence: Evidence) -> tuple[Check, ...]:
     )
 
 
+LATE = "the time ran out"
 ABSENT = {
     "white_right": "no white-box attack in this norm",
     "transfer_right": "no refinement, so no static network behind it",
@@ -111,8 +112,11 @@ def _missing(name: str, passes: str, evidence: Evidence, *needs: str) -> Check |
     absent = [key for key in needs if key not in evidence]
     if not absent:
         return None
-    late = bool(evidence["unfinished"].any()) and "cosine" not in absent
-    reason = "the time ran out" if late else ABSENT.get(absent[0], ABSENT["white_right"])
+    reason = ABSENT.get(absent[0], ABSENT["white_right"])
+    if evidence["unfinished"].any():
+        # Of a deterministic model there is neither, however much time there is.
+        never = "cosine" not in evidence and absent[-1] in ("cosine", "transfer_right")
+        reason = ABSENT[absent[-1]] if never else LATE
     return Check(name, passes, "n/a", note=reason)
 
 
@@ -245,13 +249,14 @@ def _signal(e: Evidence) -> Check:
 def _randomness(e: Evidence) -> Check:
     """Check 9: five passes over one input agree, or the model says that they need not."""
     undeclared = bool((e["differs"] & ~e["declared"]).any())
-    why = "the model draws numbers without saying so"
+    unkeyed = bool(e["unkeyed"].any())  # the worse of the two: no number of it can be had again
+    again = "the same noise gives another answer: a second run, or norm, gives other numbers"
     return _judged(
         "9 randomness",
         "none, or declared and repeatable",
-        undeclared or bool(e["unkeyed"].any()),
+        undeclared or unkeyed,
         float(e["differs"].mean()),
-        why if undeclared else "the same noise gives another answer",
+        again if unkeyed else "the model draws numbers without saying so",
     )
 
 

@@ -60,6 +60,21 @@ def _cell(record: Record, name: str, notes: Notes) -> Cell:
 
 
 def checks_lines(records: Sequence[Record]) -> list[str]:
-    """Return what stands under a table of accuracies: which checks failed, or that none did."""
-    passed = ordered(r.label for r in records if r.details.get("checks", {}).get("failed") == [])
-    return [f"Masking checks: none failed for {', '.join(passed)}."] if passed else []
+    """Return what stands under a table of accuracies: who failed none of how many checks.
+
+    Which ones failed stands in the notes of the rows.
+    """
+    passed: dict[int, list[str]] = {}
+    late: dict[str, int] = {}
+    for r in records:
+        checks = r.details.get("checks", {})
+        if checks.get("failed") == []:
+            passed.setdefault(len(checks["passed"]), []).append(r.label)
+        if checks.get("unfinished"):
+            late[r.label] = len(checks["unfinished"])
+    none = [f"none of {n} failed for {', '.join(ordered(names))}" for n, names in passed.items()]
+    lines = [f"Masking checks: {'; '.join(none)}."] if none else []
+    if late:
+        of_each = ", ".join(f"{n} of {label}" for label, n in late.items())
+        lines.append(f"Masking checks not made for want of time: {of_each}.")
+    return lines

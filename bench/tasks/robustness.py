@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bench.attacking.checks import Check, all_checks
+from bench.attacking.checks import LATE, Check, all_checks
 from bench.errors import MissingExtra, Unsupported
 from bench.tasks.attacked import Attacked
 from bench.tasks.base import (
@@ -179,12 +179,12 @@ class Robustness:
 
 
 def _by_verdict(checks: Sequence[Check]) -> dict[str, list[str]]:
-    """Return the names of the checks that passed, failed, and do not apply."""
-    words = {"passed": "pass", "failed": "fail", "n/a": "n/a"}
-    return {
-        word: [check.name for check in checks if check.verdict == verdict]
-        for word, verdict in words.items()
-    }
+    """Return the names of the checks: passed, failed, not applicable, not made in time."""
+    words = {"pass": "passed", "fail": "failed", "n/a": "n/a"}
+    found: dict[str, list[str]] = {word: [] for word in (*words.values(), "unfinished")}
+    for check in checks:
+        found["unfinished" if check.note == LATE else words[check.verdict]].append(check.name)
+    return found
 
 
 def _remarks(attacks: Sequence[Attacked], parts: Sequence[Arrays]) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, binomtest
 
-from bench.attacking.checks import ALPHA, STEPS, all_checks, chance
+from bench.attacking.checks import ALPHA, LATE, STEPS, all_checks, chance
 from bench.types import Array
 
 N = 64
@@ -136,10 +136,19 @@ def test_what_is_missing_is_not_applicable_with_its_reason() -> None:
     assert notes.keys() == {"6 transfer", "8 gradient signal"}
     assert "no refinement" in notes["6 transfer"]
     late = {**whole, "unfinished": every}
-    del late["black_right"]
+    del late["black_right"], late["white_right"]
     notes = {c.name: c.note for c in all_checks(late) if c.verdict == "n/a"}
-    assert notes["5 black box"] == "the time ran out"
+    assert notes["5 black box"] == notes["4 FGSM"] == LATE
     assert notes["8 gradient signal"] == "the gradient is not random"
+    assert "no refinement" in notes["6 transfer"]
+    drawn = {**late, "cosine": np.ones(N)}  # of a stochastic model nobody knows yet
+    assert {c.name: c.note for c in all_checks(drawn)}["6 transfer"] == LATE
+
+
+def test_what_cannot_be_had_again_is_worse_than_what_is_not_said() -> None:
+    counting = honest() | {"differs": every, "unkeyed": every}
+    (note,) = [c.note for c in all_checks(counting) if c.verdict == "fail"]
+    assert "the same noise gives another answer" in note
 
 
 def test_a_model_that_is_never_right_has_nothing_to_check() -> None:

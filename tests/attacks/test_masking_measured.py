@@ -156,6 +156,24 @@ def test_a_random_output_is_flagged_as_undeclared(linear: nn.Module) -> None:
     assert "without saying so" in checks["9 randomness"].note
 
 
+class Counting(Around):
+    """A Python counter moves the answer: no noise repeats it."""
+
+    calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        logits: Tensor = self.model(x)
+        return logits * (1 + self.calls % 7)
+
+
+def test_an_answer_that_nothing_repeats_is_said_to_be_so(linear: nn.Module) -> None:
+    model = model_of(Counting(linear))
+    checks = look(small(images=8, queries=5, noise_draws=5, grid_steps=1), model)
+    assert checks["9 randomness"].verdict == "fail"
+    assert "the same noise gives another answer" in checks["9 randomness"].note
+
+
 class Keyed(Around):
     """The same, declared, with draws that belong to the images."""
 

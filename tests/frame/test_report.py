@@ -15,6 +15,7 @@ import pytest
 from bench.errors import UnknownName
 from bench.records import Record
 from bench.report import render
+from bench.report.checks import checks_lines
 from bench.types import Status
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -258,3 +259,24 @@ def test_limits_seeds_and_protocols_get_tables_of_their_own() -> None:
 def test_an_unknown_format_suggests_the_nearest() -> None:
     with pytest.raises(UnknownName, match="'latx' is not a format; did you mean 'latex'"):
         render([], "latx")
+
+
+def test_how_many_checks_were_made_stands_beside_that_none_failed() -> None:
+    made = [f"{n} of them" for n in range(12)]
+
+    def record(label: str, **checks: list[str]) -> Record:
+        every: dict[str, list[str]] = {"passed": [], "failed": [], "n/a": [], "unfinished": []}
+        return of_model(label, details={"checks": every | checks})
+
+    rows = [
+        record("a", passed=made[:10]),
+        record("b", passed=made[:10]),
+        record("c", passed=made[:5], unfinished=made[5:]),
+        record("d", passed=made[:9], failed=made[9:10]),
+        of_model("e"),
+    ]
+    assert checks_lines([*rows, *rows]) == [
+        "Masking checks: none of 10 failed for a, b; none of 5 failed for c.",
+        "Masking checks not made for want of time: 7 of c.",
+    ]
+    assert checks_lines(rows[3:]) == []
