@@ -57,8 +57,9 @@ class RobustnessSuite:
         linf: Budgets instead of the data set's.
         l2: Budgets instead of the data set's.
         l0: Budgets instead of the data set's.
-        minutes: How long all attacks on one model may take; 0: as long as they take. What was not
-            done by then is said in the row.
+        minutes: How long the searches on one model may take, those of the checks among them; 0: as
+            long as they take. What was not done by then is said in the row. Not counted are
+            loading, and the draws of a stochastic model that choose and score what was found.
         checks: Whether to look for masked gradients.
         settings: Options by attack, from ``--set``.
     """
@@ -152,9 +153,13 @@ class RobustnessSuite:
         return options
 
     def _seconds(self, plan: Plan) -> float | None:
-        """Return each attack's share of the time for one image."""
+        """Return each attack's share of the time for one image.
+
+        The checks have as much for each of their images as all attacks of their norm.
+        """
         images = min(plan.data.limit or len(plan.dataset), len(plan.dataset))
-        return self.minutes * 60 / (images * len(self._names(plan))) or None
+        times = images + min(IMAGES, images) * self.checks
+        return self.minutes * 60 / (times * len(self._names(plan))) or None
 
     def _checks(self, norm: Norm, measures: Sequence[Attacked], plan: Plan) -> Masking | None:
         """Return what the checks need, on the first images."""
@@ -167,7 +172,7 @@ class RobustnessSuite:
             eps=measures[0].eps,
             queries=100 if plan.stochastic else 300,  # of five draws each
             eot_samples=self.eot_samples or EOT_SAMPLES,
-            seconds_per_image=self._seconds(plan),
+            seconds_per_image=len(measures) * (self._seconds(plan) or 0) or None,
         )
 
 

@@ -280,6 +280,15 @@ def test_failed_checks_stand_at_every_row_and_in_a_record_of_their_own() -> None
     assert record.settings["attack"] == "pgd-linf"
 
 
+def test_checks_that_time_did_not_allow_are_told_from_those_that_do_not_apply() -> None:
+    task = Robustness(Norm.LINF, (measure(),), checks=CHECKS)
+    late = evidence(unfinished=np.ones(N, dtype=bool))
+    checks = rows(task, broken([], []), late)[1].details["checks"]
+    assert [name.split()[0] for name in checks["unfinished"]] == ["1", "2", "3", "4", "5", "7"]
+    assert checks["n/a"] == ["6 transfer", "8 gradient signal"]
+    assert [name.split()[0] for name in checks["passed"]] == ["8", "9", "10", "11"]
+
+
 def test_passed_checks_leave_no_note() -> None:
     task = Robustness(Norm.LINF, (measure(),), checks=CHECKS)
     *accuracy, record = rows(task, broken([], []), evidence())
@@ -312,14 +321,33 @@ def plan(**changes: Any) -> Plan:
     return Plan(dataset=load(DATA), data=DATA, **changes)
 
 
-def test_the_suite_shares_its_time_among_attacks_and_images() -> None:
-    suite = RobustnessSuite(attacks=("pgd-linf", "pgd-l2"), minutes=5)
+@pytest.mark.parametrize("limit", [10, 200, None])
+@pytest.mark.parametrize("stochastic", [False, True])
+@pytest.mark.parametrize("checks", [False, True])
+def test_the_suite_shares_its_time_among_attacks_checks_and_images(
+    limit: int | None, stochastic: bool, checks: bool
+) -> None:
+    data = DataRef(spec="digits", limit=limit)
+    wanted = Plan(dataset=load(data), data=data, stochastic=stochastic)
+    tasks = RobustnessSuite(minutes=5, checks=checks).tasks(wanted)
+    spent: dict[type, float] = {}
+    for measure in (m for task in tasks for m in task.measures):
+        assert isinstance(measure, Attacked | Masking)
+        assert measure.seconds_per_image is not None
+        assert measure.settings()["seconds_per_image"] == measure.seconds_per_image
+        seconds = measure.seconds_per_image * len(load(measure.data))
+        spent[type(measure)] = spent.get(type(measure), 0) + seconds
+    assert sum(spent.values()) == pytest.approx(5 * 60)
+    assert (Masking in spent) is checks
+    assert spent[Attacked] > 0.49 * 5 * 60
+    free = RobustnessSuite().tasks(plan())[0].measures
+    assert not any("seconds_per_image" in measure.settings() for measure in free)
+
+
+def test_attacks_of_one_share_are_two_measures() -> None:
+    suite = RobustnessSuite(attacks=("pgd-linf", "pgd-l2"), minutes=5, checks=False)
     first, second = (task.measures[0] for task in suite.tasks(plan()))
-    assert isinstance(first, Attacked)
-    assert first.seconds_per_image == 5 * 60 / (10 * 2)
-    assert first.settings()["seconds_per_image"] == 15
-    free = RobustnessSuite().tasks(plan())[0].measures[0]
-    assert "seconds_per_image" not in free.settings()
+    assert first.settings()["seconds_per_image"] == 5 * 60 / (10 * 2)
     assert identity(first) != identity(second)
 
 
