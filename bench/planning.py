@@ -112,6 +112,7 @@ def plan_run(request: Request, folders: Sequence[str], module: Any = None) -> Ru
             )
             first = not models
             models.append(_plan_model(ref, request, suites, inside, dataset, first))
+    _check_used(request, models)
     return RunPlan(request, inside, dataset, tuple(models))
 
 
@@ -146,6 +147,23 @@ def _attack_options(request: Request) -> dict[str, dict[str, Any]]:
             )
         options[name] = {k: _typed(v, entry.options[k], f"{name}.{k}") for k, v in given.items()}
     return options
+
+
+def _check_used(request: Request, models: Sequence[ModelPlan]) -> None:
+    """Raise `InputError` for options of an attack that no suite runs, where one could.
+
+    Options of suites that are not asked for are left alone, and so are those of attacks where no
+    suite attacks: a file of settings may serve several requests.
+    """
+    measures = [m for model in models for task in model.tasks for m in task.task.measures]
+    used = sorted({str(m.attack) for m in measures if hasattr(m, "attack")})
+    for name, options in request.settings.items():
+        if used and options and name not in SUITES and name not in used:
+            raise InputError(
+                f"'--set {name}.{next(iter(options))}=…' would change nothing: the "
+                f"attacks of this request are {', '.join(used)}; leave it out, or choose the "
+                "attacks with '--set robustness.attacks=…'"
+            )
 
 
 def _typed(value: Any, default: Any, what: str) -> Any:
