@@ -8,7 +8,7 @@ winner is scored, on draws that nothing before has seen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from bench.attacking.draw_accuracy import mean_accuracy, vote_accuracy, worst_ac
 from bench.attacking.inputs import (
     Arrays,
     Plan,
+    around,
     as_images,
     as_labels,
     as_starts,
@@ -35,6 +36,7 @@ from bench.context import Context
 from bench.errors import InputError
 from bench.preserving import preserved
 from bench.refinement import is_stochastic
+from bench.specs import wrong_type
 from bench.types import Attack, Norm
 
 FULL_SAMPLES = 2  # draws behind a full gradient, which costs several times a straight-through one
@@ -172,7 +174,7 @@ def attack_stochastic(
     if near is not None and not work.takes_starts:
         raise InputError(f"attack '{work.name}' takes no starting points; leave 'starts' out")
     noise = noise_of(context, len(images), seed, task or f"attack/{work.name}", ids, device)
-    base = replace(context or Context(noise=noise, micro_batch=micro_batch), noise=noise)
+    base = around(noise, context, micro_batch)
     sources, skipped = sources_of(work, model, gradients, _by_gradient(work, by_gradient or {}))
     if FIXED_NOISE in gradients and (reason := unknowable(work, model)):
         skipped[FIXED_NOISE] = reason
@@ -190,16 +192,22 @@ def attack_stochastic(
     return _joined(work, parts, images, labels, selection_draws, skipped)
 
 
-def _check(
-    gradients: Sequence[str], by_gradient: Settings | None, selection: int, scoring: int
-) -> None:
+def _check(gradients: Any, by_gradient: Any, selection: Any, scoring: Any) -> None:
     known = (*GRADIENTS, FIXED_NOISE)
-    unknown = sorted({*gradients, *(by_gradient or ())} - set(known))
-    if unknown or not set(gradients) & set(GRADIENTS) or selection < 1 or scoring < 1:
+    given = {} if by_gradient is None else by_gradient
+    counts = not any(wrong_type(n, 1) or n < 1 for n in (selection, scoring))
+    if (
+        not isinstance(gradients, list | tuple | set)
+        or not isinstance(given, Mapping)
+        or not all(isinstance(options, Mapping) for options in given.values())
+        or {*gradients, *given} - {*known}
+        or not {*gradients} & {*GRADIENTS}
+        or not counts
+    ):
         raise InputError(
-            f"gradients={list(gradients)}, by_gradient={by_gradient}, selection_draws={selection}, "
-            f"scoring_draws={scoring}; expected at least one draw of each kind and gradients out "
-            f"of {', '.join(known)}, the last beside another"
+            f"gradients={gradients!r}, by_gradient={by_gradient!r}, selection_draws={selection}, "
+            f"scoring_draws={scoring}; expected at least one draw of each kind, options by "
+            f"gradient, and a list of gradients out of {', '.join(known)}, the last beside another"
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bench.errors import InputError
@@ -30,6 +30,16 @@ def require_budgets(suite: str, norm: str, budgets: Iterable[Any]) -> None:
                 f"units of the [0, 1] pixel range, e.g. {suite}.{norm}=[0.01, 0.02]"
             )
         seen.append(eps)
+
+
+def require_nested(suite: str, name: str, value: Any, example: str) -> None:
+    """Raise `InputError` unless an option holds options by name, as ``{NAME={OPTION=VALUE}}``."""
+    if isinstance(value, Mapping) and all(isinstance(v, Mapping) for v in value.values()):
+        return
+    raise InputError(
+        f"'--set {suite}.{name}={value}': expected options by name, e.g. "
+        f"'{suite}.{name}={{{example}}}'"
+    )
 
 
 def require_metrics(suite: str, names: Iterable[str], *, pair: bool) -> None:

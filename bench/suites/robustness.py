@@ -13,7 +13,7 @@ from bench.attacking.sources import FIXED_NOISE, GRADIENTS
 from bench.errors import BenchError, InputError, MissingExtra, Unsupported
 from bench.registry import ATTACKS, SUITES
 from bench.suites.budgets import require_order
-from bench.suites.options import require_budgets, require_counts
+from bench.suites.options import require_budgets, require_counts, require_nested
 from bench.suites.paper_attack import paper_tasks
 from bench.tasks.attacked import STOCHASTIC_OPTIONS, Attacked
 from bench.tasks.base import Plan, Task
@@ -86,6 +86,7 @@ class RobustnessSuite:
         require_counts("robustness", **{k: v for k, v in given.items() if v is not None})
         for norm in Norm:
             require_budgets("robustness", norm, getattr(self, norm.value))
+        require_nested("robustness", "by_gradient", self.by_gradient, "full={steps=10}")
         unknown = sorted({*self.gradients, *self.by_gradient} - {*GRADIENTS, FIXED_NOISE})
         if unknown or not set(self.gradients) & set(GRADIENTS):
             raise InputError(

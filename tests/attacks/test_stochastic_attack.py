@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -150,8 +152,8 @@ def test_refined_models_are_attacked_with_every_gradient(
     kinds = ("straight-through", "full")
     assert set(out.spent) == {"static", *kinds, *(f"{kind} from static" for kind in kinds)}
     assert set(out.skipped) == {"surrogate"}
-    # The two static runs pass once a step and at their ends; the others, in two draws, once a step and
-    # twice to choose; at two budgets for what is not left alone at the second.
+    # The two static runs pass once a step and at their ends; the others, in two draws, once a step
+    # and twice to choose; at two budgets for what is not left alone at the second.
     for name, passes in out.spent.items():
         each = 2 * 5 if name == "static" else 2 * (4 + 2)
         assert set(passes.tolist()) <= {0, each, 2 * each}
@@ -198,6 +200,20 @@ def test_impossible_requests(trained_net: nn.Module) -> None:
         attack("pgd-linf", model, x, [0, 1], eps=0.1, gradient="exact")
     with pytest.raises(InputError, match="the last beside another"):
         attack("pgd-linf", model, x, [0, 1], eps=0.1, gradient="fixed-noise")
+    wrong: list[dict[str, Any]] = [
+        {"gradients": "static"},
+        {"gradients": 5},
+        {"gradients": ()},
+        {"by_gradient": 5},
+        {"by_gradient": {"full": 5}},
+        {"scoring_draws": 2.5},
+        {"selection_draws": "3"},
+    ]
+    for options in wrong:
+        (given,) = options.values()
+        with pytest.raises(InputError, match="at least one draw") as told:
+            attack_stochastic("pgd-linf", model, x, [0, 1], eps=0.1, **options)
+        assert f"={given}" in str(told.value) or f"={given!r}" in str(told.value)
     settings = {"full": {"queries": 3}}
     with pytest.raises(InputError, match="'full' the options queries"):
         attack_stochastic("pgd-linf", model, x, [0, 1], eps=0.1, by_gradient=settings)

@@ -74,6 +74,11 @@ def refused(cli: Cli, arguments: tuple[Any, ...], *words: str) -> None:
         ("robustness", "pgd-linf.step_size=[0.1, 0.2]", ["2 step sizes for 5 values of eps"]),
         ("robustness", "pgd-linf.eps=0.3", ["pgd-linf.eps=0.3", "robustness.linf=[0.3]"]),
         ("robustness", "pgd-l2.eps=0.3", ["robustness.l2=[0.3]"]),
+        ("robustness", "robustness.by_gradient=5", ["by_gradient=5", "full={steps=10}"]),
+        ("robustness", "robustness.by_gradient={full=5}", ["by_gradient=", "full={steps=10}"]),
+        ("robustness", "robustness.scoring_draws=2.5", ["scoring_draws=2.5", "whole number"]),
+        ("robustness", "square-linf.queries=7", ["square-linf.queries", "would change nothing"]),
+        ("transfer", "apgd-linf.steps=7", ["apgd-linf.steps", "would change nothing"]),
     ],
 )
 def test_options_that_cannot_be(cli: Cli, suite: str, setting: str, words: list[str]) -> None:
