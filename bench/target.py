@@ -53,18 +53,18 @@ class Target:
         return self.samples * (self.model.n_chains if is_refining(self.model) else 1)
 
     def __call__(self, x: Tensor, noise: Noise) -> Tensor:
-        """Return the logits of the points ``(B, C, H, W)``.
+        """Return the logits of the points ``(B, C, H, W)``, in float32 whatever the model's type.
 
         ``(B, samples, classes)``; with ``average="losses"`` every chain is an entry of its own:
         ``(B, samples * chains, classes)``.
         """
         if not self.stochastic:
             value: Tensor = self.model(x)
-            return value[:, None]
+            return value[:, None].float()
         if not is_refining(self.model):
-            return many_draws(self.model, x, noise, self.samples)
+            return many_draws(self.model, x, noise, self.samples).float()
         copies = x.repeat_interleave(self.samples, dim=0)
-        chains = self.model.chain_logits(copies, noise.expand(self.samples), self.gradient)
+        chains = self.model.chain_logits(copies, noise.expand(self.samples), self.gradient).float()
         if self.average == "logits":
             chains = chains.mean(dim=1)
         return chains.view(len(x), -1, chains.shape[-1])

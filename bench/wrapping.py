@@ -107,6 +107,11 @@ def check_form(logits: object, batch: int, num_classes: int | None = None) -> No
             f"the model returned {type(logits).__name__}; expected a tensor of logits (batch, "
             "classes): return the logits alone"
         )
+    if not logits.is_floating_point():
+        raise ModelError(
+            f"the model returned {logits.dtype}; expected logits in floating point: an answer that "
+            "is rounded, or a class alone, has no gradient"
+        )
     if logits.ndim != 2 or len(logits) != batch:
         raise ModelError(
             f"the model returned shape {tuple(logits.shape)} for {batch} images; expected logits "

@@ -7,6 +7,7 @@ import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -66,12 +67,13 @@ def as_labels(y: Arrays | Sequence[int], count: int) -> Tensor:
             f"labels are {labels.dtype} of shape {tuple(labels.shape)}; expected integer class "
             f"numbers of shape ({count},)"
         )
+    labels = labels.to(torch.int64)  # torch has no minimum of some unsigned types
     if int(labels.min()) < 0:
         raise InputError(
             f"labels start at {int(labels.min())}; expected class numbers from 0: leave images "
             "without a class out"
         )
-    return labels.to(torch.int64)
+    return labels
 
 
 def as_starts(starts: Arrays | None, x: Tensor) -> Tensor | None:
@@ -240,6 +242,37 @@ def plan(
     return Plan(name, Norm(attacks[0].norm), budgets, order, tuple(attacks), whole)
 
 
+def as_ids(ids: Any) -> Tensor:
+    """Return the numbers of images, int64.
+
+    Raises:
+        InputError: They are no whole numbers.
+    """
+    try:
+        numbers = torch.as_tensor(ids)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"ids are {ids!r}; expected a whole number for every image") from error
+    if numbers.ndim != 1 or numbers.is_floating_point() or numbers.is_complex():
+        raise InputError(
+            f"ids are {numbers.dtype} of shape {tuple(numbers.shape)}; expected a whole number for "
+            "every image"
+        )
+    return numbers.to(torch.int64)
+
+
+def around(noise: Noise, context: Context | None, micro_batch: int) -> Context:
+    """Return the context with that noise, or a new one.
+
+    Raises:
+        InputError: The micro-batch is no count.
+    """
+    if context is not None:
+        return dataclasses.replace(context, noise=noise)
+    if not isinstance(micro_batch, Integral) or isinstance(micro_batch, bool) or micro_batch < 1:
+        raise InputError(f"micro_batch={micro_batch!r}; expected a whole number of at least 1")
+    return Context(noise=noise, micro_batch=micro_batch)
+
+
 def home(model: nn.Module, otherwise: torch.device) -> torch.device:
     """Return the device of the model's weights, or another where it has none.
 
@@ -261,7 +294,7 @@ def noise_of(
     """Return the noise of the images on the device: the context's, or that of (seed, task, ids).
 
     Raises:
-        InputError: There is not one id an image.
+        InputError: There is not one whole number as id an image, or the seed is none.
     """
     if context is not None:
         given = context.noise
@@ -269,7 +302,10 @@ def noise_of(
             given, image_ids=given.image_ids.to(device), lanes=given.lanes.to(device)
         )
     else:
-        noise = bound(seed, task, range(count) if ids is None else ids, device=device)
+        if not isinstance(seed, Integral) or isinstance(seed, bool):
+            raise InputError(f"seed={seed!r}; expected a whole number")
+        numbers = as_ids(range(count) if ids is None else ids)
+        noise = bound(int(seed), task, numbers, device=device)
     if len(noise) != count:
         raise InputError(f"{len(noise)} ids for {count} images; give every image its number")
     return noise

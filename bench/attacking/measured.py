@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.announcing import Announced, detect_stochastic
+from bench.announcing import looked_over
 from bench.attacking.inputs import (
     Arrays,
     Plan,
+    around,
     as_images,
     as_labels,
     as_starts,
@@ -236,7 +237,8 @@ def attack(
 
     The attack runs in eval mode; the model's flags, statistics and gradients and the global random
     state are afterwards what they were. A model that is random without declaring it is found out
-    (`detect_stochastic`) and treated as the stochastic model that it is.
+    (`looked_over`) and treated as the stochastic model that it is; one whose answer to an image
+    depends on the rest of the batch is refused.
 
     Args:
         attack: Its name, e.g. ``"pgd-linf"``, or an attack with its options.
@@ -259,14 +261,13 @@ def attack(
 
     Raises:
         InputError: An argument is not what it must be, or the attack left the box or the ball.
-        ModelError: The model does not return finite logits.
+        ModelError: The model does not return finite logits, or they depend on the batch.
         UnknownName: No attack has that name.
     """
     images = as_images(x)
     labels = as_labels(y, len(images)).to(images.device)
     device = home(model, images.device)
-    if not is_stochastic(model) and detect_stochastic(model, images[:_DETECTION_IMAGES].to(device)):
-        model = Announced(model)
+    model = looked_over(model, images[:_DETECTION_IMAGES].to(device))
     if is_stochastic(model):
         if starts is not None:
             options["starts"] = starts
@@ -290,11 +291,11 @@ def attack(
     else:
         work = plan(attack, eps, options)
         noise = noise_of(context, len(images), seed, task or f"attack/{work.name}", ids, device)
-        around = replace(context or Context(noise=noise, micro_batch=micro_batch), noise=noise)
         near = as_starts(starts, images)
         if near is not None and not work.takes_starts:
             raise InputError(f"attack '{work.name}' takes no starting points; leave 'starts' out")
-        result = _attack_deterministic(work, model, images, labels, around, near, device)
+        surroundings = around(noise, context, micro_batch)
+        result = _attack_deterministic(work, model, images, labels, surroundings, near, device)
     return result if isinstance(eps, Sequence | torch.Tensor) or _is_array(eps) else _first(result)
 
 
