@@ -87,7 +87,9 @@ def _print(found: Verification, store: Store) -> None:
         click.echo(f"note: {remark}")
     images = sum(shard.finding.images for shard in found.shards)
     asked = f"{len(found.shards)} shards, {images} images, {found.records} records"
-    click.echo(f"{asked}: {'all as stored' if found.holds else 'NOT as stored'}")
+    unchecked = any(shard.finding.unchecked for shard in found.shards)
+    holds = f"all as stored{', but for what is not rechecked' if unchecked else ''}"
+    click.echo(f"{asked}: {holds if found.holds else 'NOT as stored'}")
 
 
 def _list(lines: Sequence[str], file: str) -> None:

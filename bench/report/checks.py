@@ -52,7 +52,7 @@ def _cell(record: Record, name: str, notes: Notes) -> Cell:
     if record.value is None:
         return Cell(status=record.status, mark=notes.mark(record.note))
     check: Mapping[str, Any] = next(c for c in record.details["checks"] if c["name"] == name)
-    if check["verdict"] == "n/a":
+    if check["value"] is None:
         return Cell(status=Status.NOT_APPLICABLE, mark=notes.mark(check["note"]))
     scale, places = (100.0, 1) if check["percent"] else (1.0, 2)
     mark = FAILED if check["verdict"] == "fail" else ""

@@ -17,14 +17,21 @@ from torch import Tensor, nn
 import bench
 from bench.cli.requests import request_of_run
 from bench.comparing_records import record_differences
+from bench.context import Context
+from bench.data import to_tensor
 from bench.errors import CheckpointError, InputError, StoreError
-from bench.noise import Noise
+from bench.models import ModelRef, load
+from bench.noise import Noise, bound
 from bench.records import Record
 from bench.request import Machine
 from bench.runner import Run
 from bench.store import Store
 from bench.tasks.attacked import smallest_eps
-from bench.types import Array
+from bench.tasks.base import Batch, DataRef
+from bench.tasks.base import load as load_images
+from bench.tasks.masking import Masking
+from bench.tasks.rechecking import Stored, recheck
+from bench.types import Array, Norm
 from bench.verifying_runs import Verification, verify
 
 LIMIT = 12
@@ -441,14 +448,14 @@ def test_an_array_that_is_gone_is_named(copied: Path) -> None:
 
 
 class Tiny(nn.Module):
-    """Its logits are far below any fixed tolerance."""
+    """The shipped classifier, its logits far below any fixed tolerance."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.linear = nn.Linear(64, 10)
+        self.model = bench.load_model("baseline")
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = 1e-7 * self.linear(x.flatten(1))
+        logits: Tensor = 1e-7 * self.model(x)
         return logits
 
 
@@ -617,6 +624,23 @@ def test_draws_that_belong_to_the_batch_are_drawn_for_all_of_it(tmp_path: Path) 
     assert [s.finding.images for s in result.shards] == [8]
 
 
+def test_evidence_of_a_model_that_is_random_unasked_is_found_again() -> None:
+    ref = ModelRef(spec=Dropping(), dataset="digits", title="a model")
+    data = DataRef(spec="digits", limit=4)
+    images = load_images(data)
+    assert images.labels is not None
+    few = {"grid_steps": 1, "queries": 3, "noise_draws": 3, "eot_samples": 1}
+    measure = Masking(data=data, norm=Norm.LINF, eps=(0.05,), **few)
+    model = load(ref, images)
+    batch = Batch(to_tensor(images.images, torch.device("cpu")), torch.tensor(images.labels), 10)
+    context = Context(noise=bound(0, measure.name, range(4)))
+    arrays = measure(model, batch, context)
+    assert arrays["differs"].all()
+    finding = recheck(measure, model, batch, context, Stored(arrays, np.arange(4)))
+    assert finding.differences == []
+    assert "white_right" in finding.unchecked
+
+
 def test_a_sample_must_be_of_images(stored: tuple[Path, Run]) -> None:
     with pytest.raises(InputError, match="at least one image"):
         check(stored[0], sample=0)
@@ -627,7 +651,7 @@ def test_the_command_prints_a_table_and_fails_where_something_differs(
 ) -> None:
     status, out, _ = cli("verify", "--runs", copied, "--device", "cpu", "--sample", "3")
     assert status == 0, out
-    assert "records: all as stored" in out
+    assert "records: all as stored, but for what is not rechecked" in out
     assert "jem, pgd-linf: not rechecked: changed, queries" in out
     key = tamper(copied, flip_class, **STOCHASTIC)
     status, out, _ = cli("verify", "--runs", copied, "--device", "cpu")
