@@ -79,6 +79,7 @@ def run_job(job: Job) -> list[ShardResult]:
             x=to_tensor(images.images[job.start : job.stop], device),
             y=None if labels is None else torch.as_tensor(labels[job.start : job.stop]).to(device),
             num_classes=len(inside.classes) or None,
+            measures=[shard.measure for shard in job.shards],
         )
         size = job.micro_batch or micro_batch_for(None if model is None else model.module, batch.x)
         return [_fill(shard, model, batch, ids, job.seed, size) for shard in job.shards]

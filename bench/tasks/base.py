@@ -84,11 +84,21 @@ def load(ref: DataRef) -> Dataset:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """The images of one shard, on the device: ``x`` float32 in [0, 1], labels or ``None``."""
+    """The images of one shard, on the device.
+
+    Attributes:
+        x: ``(B, C, H, W)`` float32 in [0, 1].
+        y: Labels ``(B,)``, where there are any.
+        num_classes: Of the in-distribution set.
+        measures: All that are to see this batch: what one computes may serve the others.
+        shared: Where they keep it for each other.
+    """
 
     x: Tensor
     y: Tensor | None
     num_classes: int | None
+    measures: Sequence[Measure] = ()
+    shared: dict[str, Any] = field(default_factory=dict)
 
 
 class Measure(Protocol):

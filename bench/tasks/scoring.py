@@ -2,26 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bench.context import Context
-from bench.errors import BenchError, ModelError
+from bench.errors import BenchError, InputError, ModelError
 from bench.models import LoadedModel
+from bench.noise import Noise
 from bench.refinement import OneDraw, is_stochastic, unrefined
 from bench.registry import SCORES
+from bench.sharing import Shared, shared
 from bench.tasks.base import Arrays, Batch, DataRef
-from bench.tasks.logits import PROBED, require_logits
+from bench.tasks.logits import require_logits
 from bench.types import DensityModel
 from bench.wrapping import check_form
+
+NEEDS = ("logits", "gradient")
+
+
+def needs_of(score: str) -> tuple[str, ...]:
+    """Return what a score says it needs: ``logits``, the ``gradient`` of log p(x), both or nothing.
+
+    Raises:
+        UnknownName: There is no such score.
+        InputError: It needs what nobody gives.
+    """
+    told = SCORES.entry(score).facts.get("needs", ())
+    needs = (told,) if isinstance(told, str) else tuple(told)
+    for need in needs:
+        if need not in NEEDS:
+            raise InputError(
+                f"score '{score}' is registered with needs={told!r}; expected some of "
+                f"{', '.join(NEEDS)}"
+            )
+    return needs
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Images that go through the model at once; all scores of a job see the same ones."""
+
+    model: Shared | None
+    x: Tensor
+    noise: Noise
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
     """Values of a registered score; it is given the unrefined model.
+
+    Scores of the same images in one job share a forward pass, and a backward pass where one of
+    them needs the gradient.
 
     Attributes:
         data: The images.
@@ -55,56 +90,76 @@ class Scored:
 
     def __call__(self, model: LoadedModel | None, batch: Batch, context: Context) -> Arrays:
         """Return ``score`` (B,) float64; infinities are legal, NaN is an error."""
-        entry = SCORES.entry(self.score)
-        module = unrefined(model.module) if model is not None else None
-        if model is not None and module is not None and entry.facts.get("needs") == "logits":
-            require_logits(module, model.name)
-        chunks: list[torch.Tensor] = []
-        for part in torch.split(torch.arange(len(batch.x)), context.micro_batch):
-            noise = context.noise.select(part.to(batch.x.device))
-            x = batch.x[part]
-            if self.input_noise:
-                x = x + self.input_noise * noise.at("input").normal(*x.shape[1:])
-            asked = module
-            if module is not None and is_stochastic(module):
-                asked = OneDraw(module, noise.at("draw", 0))
-            if asked is not None and not chunks:
-                self._check_form(asked, x[:PROBED])
-            chunks.append(self._values(asked, x, noise.image_ids))
-            context.progress(len(part))
+        if model is not None and "logits" in needs_of(self.score):
+            require_logits(unrefined(model.module), model.name)
+        chunks: list[Tensor] = []
+        for part in self._parts(model, batch, context):
+            if not chunks:
+                self._check_form(part)
+            chunks.append(self._values(part))
+            context.progress(len(part.x))
         return {"score": torch.cat(chunks).numpy()}
 
-    def _check_form(self, module: torch.nn.Module, x: torch.Tensor) -> None:
+    def _parts(self, model: LoadedModel | None, batch: Batch, context: Context) -> Sequence[_Part]:
+        """Return the images in parts, those of another score of the batch where there are any.
+
+        Parts that were made smaller because memory ran out stay; larger ones are made anew.
+        """
+        name = f"{self.name}, noise {self.input_noise}"
+        size, parts = batch.shared.get(name, (0, ()))
+        if not 0 < size <= context.micro_batch:
+            parts = list(self._split(model, batch, context))
+            batch.shared[name] = context.micro_batch, parts
+        return tuple(parts)
+
+    def _split(self, model: LoadedModel | None, batch: Batch, context: Context) -> Iterator[_Part]:
+        together = [m for m in batch.measures if isinstance(m, Scored)]
+        gradient = any("gradient" in needs_of(m.score) for m in (self, *together))
+        positions = torch.arange(len(batch.x), device=batch.x.device)
+        for rows in torch.split(positions, context.micro_batch):
+            noise = context.noise.select(rows)
+            x = batch.x[rows]
+            if self.input_noise:
+                x = x + self.input_noise * noise.at("input").normal(*x.shape[1:])
+            if model is None:
+                yield _Part(None, x, noise)
+                continue
+            module = unrefined(model.module)
+            if is_stochastic(module):
+                module = OneDraw(module, noise.at("draw", 0))
+            yield _Part(shared(module, x, gradient=gradient), x, noise)
+
+    def _check_form(self, part: _Part) -> None:
         """Raise `ModelError` where a score would read something else as logits."""
-        reads_logits = SCORES.entry(self.score).facts.get("needs") == "logits"
-        if isinstance(module, DensityModel) and not reads_logits:
+        own = isinstance(part.model, DensityModel) and "logits" not in needs_of(self.score)
+        if part.model is None or own:
             return
         try:
-            with torch.no_grad():
-                logits = module(x)
+            logits = part.model(part.x)
         except Exception:  # the score meets it too, and its message names the images
             return
-        check_form(logits, len(x))
+        check_form(logits, len(part.x))
 
-    def _values(self, module: Any, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    def _values(self, part: _Part) -> Tensor:
+        ids = part.noise.image_ids
         try:
-            values = SCORES[self.score](module, x)
-        except BenchError:
+            values = SCORES[self.score](part.model, part.x)
+        except (BenchError, torch.OutOfMemoryError):
             raise
         except Exception as error:
             raise ModelError(
                 f"score '{self.score}' raised {type(error).__name__} on images "
                 f"{ids[:5].tolist()}…: {error}"
             ) from error
-        if not isinstance(values, torch.Tensor) or values.shape != (len(x),):
-            shape = tuple(values.shape) if isinstance(values, torch.Tensor) else type(values)
-            raise ModelError(f"score '{self.score}' returned {shape}; expected ({len(x)},)")
+        if not isinstance(values, Tensor) or values.shape != (len(part.x),):
+            shape = tuple(values.shape) if isinstance(values, Tensor) else type(values)
+            raise ModelError(f"score '{self.score}' returned {shape}; expected ({len(part.x)},)")
         values = values.detach().cpu().double()
         bad = torch.isnan(values)
         if bool(bad.any()):
-            first = ids.cpu()[bad][:5].tolist()
+            first = ids.cpu()[bad.cpu()][:5].tolist()
             raise ModelError(
-                f"score '{self.score}' is NaN for {int(bad.sum())} of {len(x)} images of "
+                f"score '{self.score}' is NaN for {int(bad.sum())} of {len(part.x)} images of "
                 f"'{self.data.spec}', numbers {first}: check the model's arithmetic on them"
             )
         return values

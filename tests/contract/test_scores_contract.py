@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from bench.metrics import auroc
 from bench.registry import SCORES
 
 MODEL_SCORES = [e.name for e in SCORES.entries() if not e.facts.get("trivial")]
@@ -61,6 +62,14 @@ def test_one_float64_an_image_whatever_else_is_in_the_batch(name: str) -> None:
 def test_higher_near_the_modes_of_a_known_density(name: str) -> None:
     near, far = (SCORES[name](Mixture(), x) for x in (inside(), outside()))
     assert float(near.min()) > float(far.max())
+
+
+@pytest.mark.parametrize("name", list(SCORES))
+def test_turned_around_it_ranks_the_other_way(name: str) -> None:
+    x = torch.cat([inside(), outside(), inside()[:3]]).clamp(0, 1)  # the last are ties
+    values = SCORES[name](Mixture(), x).numpy()
+    one, other = values[:10], values[10:]
+    assert auroc(one, other) + auroc(-one, -other) == 1.0
 
 
 def linear(seed: int) -> nn.Sequential:
