@@ -210,9 +210,19 @@ def _gradient(goal: Target, x: Tensor, y: Tensor, noise: Noise, loss: str) -> Te
     logits = goal(x, noise)
     labels = y.repeat_interleave(logits.shape[1])
     of_draws = logits.flatten(0, 1)
-    # The plain cross-entropy: what other attacks see, whatever ours does about saturation.
-    value = (cross_entropy if loss == "ce" else margin)(of_draws, labels).sum()
+    value = (_cross_entropy if loss == "ce" else margin)(of_draws, labels).sum()
     if not value.requires_grad:
         return torch.zeros_like(x).flatten(1)
     (gradient,) = torch.autograd.grad(value, x, allow_unused=True, materialize_grads=True)
     return gradient.flatten(1)
+
+
+def _cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """Return the plain cross-entropy, ``(B,)``, each image's times a number of its own.
+
+    It is what other attacks see, whatever ours does about saturation. The number, up to 1e7, is as
+    in training in mixed precision: it keeps gradients of answers in float16 from rounding to zero.
+    """
+    losses = cross_entropy(logits, y, reduction="none")
+    wrong = -torch.expm1(-losses.detach())  # 1 - p(y|x), which the gradient is proportional to
+    return losses / wrong.clamp(min=1e-7)

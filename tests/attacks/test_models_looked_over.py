@@ -11,7 +11,10 @@ import torch
 from torch import Tensor, nn
 
 import bench
+from bench.attacking.evidence import Scene
+from bench.context import Context
 from bench.errors import InputError, ModelError
+from bench.noise import bound
 from tests.attacks.toys import answers, random_images, small_net
 
 
@@ -185,3 +188,13 @@ def test_chains_that_cannot_be_are_named(chains: Any) -> None:
 
     with pytest.raises(ModelError, match=f"n_chains={chains!r}"):
         bench.attack("pgd-linf", Chained(), X, Y, eps=0.1)
+
+
+def test_the_loss_of_logits_in_half_precision_is_not_saturated() -> None:
+    """A gap of 20 is nothing to float32; in float16 its cross-entropy is zero."""
+    model = Made(lambda logits, x: (20 * logits / logits.std(dim=1, keepdim=True)).half())
+    with torch.no_grad():
+        gap = model(X).float().topk(2, dim=1).values.diff(dim=1).abs()
+    scene = Scene(model, X, Y, Context(noise=bound(0, "scene", range(12))))
+    assert float(gap.max()) > 18
+    assert not scene.gradients(1)["flat_ce"].any()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from bench.attacking import AttackResult
 from bench.errors import InputError
+from bench.noise import Noise
 from tests.attacks.toys import Case, answers, cases, random_images, small_net
 
 each = pytest.mark.parametrize("case", cases("any"), ids=str)
@@ -169,3 +170,35 @@ def test_the_callers_tensors_are_taken_as_they_are(
     assert x.grad is None
     assert torch.equal(x, images)
     assert torch.equal(y, labels)
+
+
+class Exact(nn.Module):
+    """The same logits in another type; of a stochastic model they are of noisy images."""
+
+    def __init__(self, net: nn.Module, dtype: torch.dtype, stochastic: bool) -> None:
+        super().__init__()
+        self.net, self.dtype, self.stochastic = net, dtype, stochastic
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.net(x)
+        return logits.to(self.dtype)
+
+    def sample_logits(self, x: Tensor, noise: Noise) -> Tensor:
+        return self.forward(x + 0.02 * noise.normal(*x.shape[1:]))
+
+
+@each
+@pytest.mark.parametrize("stochastic", [False, True], ids=["deterministic", "stochastic"])
+def test_the_type_of_the_logits_does_not_matter(
+    case: Case, net: nn.Module, images: Tensor, stochastic: bool
+) -> None:
+    if stochastic and not case.keyed:
+        pytest.skip("its draws are not those of the images")
+    x, y = images[:4], answers(net, images[:4])
+    few = {"selection_draws": 2, "scoring_draws": 2} if stochastic else {}
+    usual = case.run(Exact(net, torch.float32, stochastic), x, y, **few)
+    double = case.run(Exact(net, torch.float64, stochastic), x, y, **few)
+    assert torch.equal(double.x_adv, usual.x_adv)
+    assert torch.equal(double.margin, usual.margin)
+    for dtype in (torch.float16, torch.bfloat16):
+        assert case.run(Exact(net, dtype, stochastic), x, y, **few).success.any()
