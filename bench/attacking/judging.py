@@ -41,10 +41,14 @@ class Judge:
         noise = self.noise if rows is None else self.noise.select(rows)
         predictions, margins = [], []
         for d in range(count):
-            logits = check_logits(draw_logits(self.model, x, noise.at(branch, d)), len(x), y)
+            logits = self._logits(x, y, noise.at(branch, d))
             predictions.append(logits.argmax(dim=1))
             margins.append(margin(logits, y))
         return torch.stack(predictions, dim=1), torch.stack(margins, dim=1)
+
+    def _logits(self, x: Tensor, y: Tensor, noise: Noise) -> Tensor:
+        """Return the logits of one draw, ``(b, K)``."""
+        return check_logits(draw_logits(self.model, x, noise), noise.image_ids, y)
 
     def rank(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
         """Return how well each image resists, ``(b,)`` float64: lower is weaker.

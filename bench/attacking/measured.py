@@ -114,12 +114,12 @@ def _attack_right(
     sweep = Sweep(task, model, x, y, context, starts)
     current, broken = x.clone(), torch.zeros_like(y, dtype=torch.bool)
     margin = margin.clone()
-    stages = []
+    stages, ids = [], context.noise.image_ids
     for i, eps in enumerate(task.eps):
         rows = (~broken).nonzero()[:, 0]
         if len(rows) and eps > 0:
             found = sweep.at(i, rows)
-            predicted, margin[rows] = verdict(model, found, y[rows])
+            predicted, margin[rows] = verdict(model, found, y[rows], ids[rows])
             current[rows], broken[rows] = found, predicted != y[rows]
         stages.append((current.clone(), broken.clone(), margin.clone()))
     x_adv, success, margins = (torch.stack(s) for s in zip(*stages, strict=True))
@@ -130,7 +130,7 @@ def _attack_part(
     task: Plan, model: nn.Module, x: Tensor, y: Tensor, context: Context, starts: Tensor | None
 ) -> tuple[_Part, Tensor]:
     """Attack one micro-batch; also return the clean predictions."""
-    clean, clean_margin = verdict(model, x, y)
+    clean, clean_margin = verdict(model, x, y, context.noise.image_ids)
     right = (clean == y).nonzero()[:, 0]
     many = len(task.eps)
     whole = _Part(

@@ -77,7 +77,7 @@ class Sweep:
     def _within(self, found: Any) -> Tensor:
         """Return the nearest adversarial images where the budget reaches them, else clean ones."""
         found = check_candidates(self._plan.name, self._x, found, self._plan.norm, math.inf)
-        found = settled(self._model, self._x, found, self._y)
+        found = settled(self._model, self._x, found, self._y, self._context.noise.image_ids)
         distance = distances(self._x, found)[self._plan.norm].to(found.device)
         near = [per_image(distance <= eps, found) for eps in self._plan.eps]
         return torch.stack([torch.where(reached, found, self._x) for reached in near])

@@ -9,31 +9,31 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from bench import wrapping
 from bench.errors import InputError, ModelError
 from bench.refinement import is_stochastic
 from bench.types import Norm
-from bench.wrapping import check_form
 
 # Rounding of a float32 candidate; the measurement itself is in float64.
 _SLACK = 1e-6
 
 
-def check_logits(logits: object, count: int, y: Tensor) -> Tensor:
+def check_logits(logits: object, image_ids: Tensor, y: Tensor) -> Tensor:
     """Return the logits, ``(B, K)`` float32, finite and with a column for every label.
+
+    ``image_ids`` are the numbers of the images, for messages.
 
     Raises:
         ModelError: They are not logits.
         InputError: A label is outside the model's classes.
     """
-    check_form(logits, count)
+    wrapping.check_logits(logits, len(y), image_ids)
     assert isinstance(logits, Tensor)
     if logits.shape[1] < 2:
         raise ModelError(
             "the model returned one column; an attack needs at least two classes: give a binary "
             "model the logits (0, z)"
         )
-    if not bool(logits.isfinite().all()):
-        raise ModelError("the model returned logits that are NaN or infinite; check its weights")
     if int(y.max()) >= logits.shape[1]:
         raise InputError(
             f"labels go up to {int(y.max())} and the model has {logits.shape[1]} classes; expected "
@@ -43,12 +43,16 @@ def check_logits(logits: object, count: int, y: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def verdict(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def verdict(
+    model: nn.Module, x: Tensor, y: Tensor, image_ids: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Return the predicted classes and the margins, both ``(B,)``, of one fresh pass.
 
-    The margin is the true logit minus the best other one.
+    The margin is the true logit minus the best other one. Messages name the images by their
+    numbers, or else by their places among these.
     """
-    logits = check_logits(model(x), len(x), y)
+    ids = torch.arange(len(x), device=x.device) if image_ids is None else image_ids
+    logits = check_logits(model(x), ids, y)
     return logits.argmax(dim=1), margin(logits, y)
 
 
@@ -65,7 +69,9 @@ def per_image(values: Tensor, like: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def settled(model: nn.Module, x: Tensor, found: Tensor, y: Tensor) -> Tensor:
+def settled(
+    model: nn.Module, x: Tensor, found: Tensor, y: Tensor, image_ids: Tensor | None = None
+) -> Tensor:
     """Return nearest adversarial images that a fresh pass, too, finds misclassified.
 
     A nearest image lies on the boundary, where the pass that found it and another one, of another
@@ -84,7 +90,7 @@ def settled(model: nn.Module, x: Tensor, found: Tensor, y: Tensor) -> Tensor:
         away = found.clone()
         away[rows] = (found[rows] + stretch * (found[rows] - x[rows])).clamp(0, 1)
         # All images again: the verdict is taken in a batch of this size.
-        wrong = verdict(model, away, y)[0][rows] != y[rows]
+        wrong = verdict(model, away, y, image_ids)[0][rows] != y[rows]
         found[rows[wrong]] = away[rows[wrong]]
         rows = rows[~wrong]
     found[rows] = x[rows]

@@ -29,6 +29,15 @@ class Made(nn.Module):
         return self.change(self.net(x), x)
 
 
+class Drawn(Made):
+    """The same, declared stochastic."""
+
+    stochastic = True
+
+    def sample_logits(self, x: Tensor, noise: Any) -> Any:
+        return self.forward(x)
+
+
 class Normalised(nn.Module):
     """Batch norm that knows the batch alone, before or after the logits."""
 
@@ -198,3 +207,19 @@ def test_the_loss_of_logits_in_half_precision_is_not_saturated() -> None:
     scene = Scene(model, X, Y, Context(noise=bound(0, "scene", range(12))))
     assert float(gap.max()) > 18
     assert not scene.gradients(1)["flat_ce"].any()
+
+
+@pytest.mark.parametrize("name", ["pgd-linf", "ddn-l2", "boundary-l2"])
+def test_images_without_an_answer_are_named(name: str) -> None:
+    x = X.clone()
+    x[:, :, 0, 0] = 0.2
+    x[[4, 7], :, 0, 0] = 0.9
+
+    def some(logits: Tensor, x: Tensor) -> Tensor:
+        return torch.where((x[:, :, 0, 0] > 0.8), torch.nan, logits)
+
+    eps = 0.05 if name == "pgd-linf" else None
+    words = "NaN or infinity for 2 of 12 images, numbers 104, 107"
+    for model in (Made(some), Drawn(some)):
+        with pytest.raises(ModelError, match=words):
+            bench.attack(name, model, x, Y, eps=eps, ids=range(100, 112))
