@@ -39,6 +39,10 @@ BLACK = {Norm.LINF: "square-linf", Norm.L2: "square-l2"}
 RANDOM = {Norm.LINF: "noise-linf", Norm.L2: "noise-l2"}
 
 
+class TimeIsUp(Exception):
+    """No time is left to begin another attack."""
+
+
 @dataclass(frozen=True)
 class Scene:
     """A model and the images that it is looked at with."""
@@ -59,7 +63,13 @@ class Scene:
         return tuple(g for g in GRADIENTS if g != "static" and not not_applicable(self.module, g))
 
     def under(self, name: str, eps: float, **options: Any) -> tuple[Tensor, Tensor]:
-        """Return the share of draws each image is right in under an attack, and its margin."""
+        """Return the share of draws each image is right in under an attack, and its margin.
+
+        Raises:
+            TimeIsUp: There is no time for it: even one that is broken off at once is scored.
+        """
+        if self.context.out_of_time():
+            raise TimeIsUp
         known = set(ATTACKS.entry(name).options)
         if is_stochastic(self.module):
             known |= {"gradients", *DRAWS}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bench.attacking.checks import all_checks
-from bench.attacking.evidence import BLACK, RANDOM, WHITE, Scene, Trials
+from bench.attacking.evidence import BLACK, RANDOM, WHITE, Scene, TimeIsUp, Trials
 from bench.attacking.watching import Watch
 from bench.context import Context
 from bench.errors import Unsupported
@@ -89,11 +90,12 @@ class Masking:
         clock = Clock(time.monotonic() + (self.seconds_per_image or math.inf) * len(batch.x))
         scene = Scene(model.module, batch.x, batch.y, replace(context, out_of_time=clock))
         found = {**scene.answers(), **scene.gradients(self.eot_samples)}
-        for work in self._trials(scene):
-            part = work()
-            if clock():  # what was broken off says nothing
-                break
-            found |= part
+        with contextlib.suppress(TimeIsUp):
+            for work in self._trials(scene):
+                part = work()
+                if clock():  # what was broken off says nothing
+                    break
+                found |= part
         arrays = {name: values.cpu().numpy() for name, values in found.items()}
         rest = {"changed": watch.changes(), "unfinished": clock.rang}
         return {**arrays, **{k: np.full(len(batch.x), v) for k, v in rest.items()}}
