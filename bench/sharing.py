@@ -29,10 +29,10 @@ class Shared(nn.Module):
         gradient: Whether the pass shall give the gradient of log p(x) in ``x`` too.
     """
 
-    def __init__(self, model: nn.Module, x: Tensor, *, gradient: bool) -> None:
+    def __init__(self, model: Any, x: Tensor, *, gradient: bool) -> None:
         super().__init__()
-        self.asked = model
-        self.training = model.training
+        self.asked: Any = model
+        self.training = getattr(model, "training", False)
         self._x, self._version = x, x._version
         self._gradient = gradient
         self._answers: dict[str, Tensor] = {}
@@ -71,6 +71,11 @@ class Shared(nn.Module):
         made: T = self._made[name]
         return made
 
+    @property
+    def batch(self) -> Tensor:
+        """The images."""
+        return self._x
+
     def _is_batch(self, x: Tensor) -> bool:
         """Say whether these are the images of the batch, and no derivative in them is wanted."""
         mine = self._x
@@ -90,14 +95,15 @@ class Shared(nn.Module):
         a score must not depend on which others are asked for.
         """
         with torch.enable_grad():
-            x = self._x.detach().requires_grad_()
-            if name == "logits" and isinstance(self.asked, DensityModel):
-                self._answers["logits"] = self.asked(x).detach()
+            x, asked = self._x.detach().requires_grad_(), self.asked
+            own = isinstance(asked, DensityModel)
+            if own and name == "logits":
+                self._answers["logits"] = asked(x).detach()
                 return
-            if isinstance(self.asked, DensityModel):
-                value = self.asked.log_density(x)
+            if own:
+                value = asked.log_density(x)
             else:
-                logits = self.asked(x)
+                logits = asked(x)
                 self._answers["logits"] = logits.detach()
                 value = torch.logsumexp(logits, dim=1)
             self._answers["log_density"] = value.detach()
@@ -120,12 +126,12 @@ class SharedDensity(Shared):
     def log_density(self, x: Tensor) -> Tensor:
         """Return log p(x) up to a constant, ``(B,)``, detached for the images of the batch."""
         if not self._is_batch(x):
-            value: Tensor = self.asked.log_density(x)  # type: ignore[operator]
+            value: Tensor = self.asked.log_density(x)
             return value
         return self._answer("log_density")
 
 
-def shared(model: nn.Module, x: Tensor, *, gradient: bool) -> Shared:
+def shared(model: Any, x: Tensor, *, gradient: bool) -> Shared:
     """Return a model that answers for ``x`` once and then from memory."""
     kind = SharedDensity if isinstance(model, DensityModel) else Shared
     return kind(model, x, gradient=gradient)
@@ -139,3 +145,8 @@ def gradient_at(model: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     if isinstance(model, Shared):
         return model.density_gradient(x)
     return density_gradient(model, x)
+
+
+def once(model: Any, name: Hashable, make: Callable[[], T]) -> T:
+    """Return what ``make`` returns, made once for all scores of a batch where they share it."""
+    return model.once(name, make) if isinstance(model, Shared) else make()

@@ -12,6 +12,7 @@ from bench.registry import DATASETS, SCORES, SUITES
 from bench.suites.options import require_counts, require_metrics
 from bench.tasks.base import Absent, DataRef, Plan, Task, load
 from bench.tasks.detection import Detection, Headline, OODSet
+from bench.tasks.scoring import needs_of
 from bench.types import Dataset
 
 
@@ -23,19 +24,25 @@ class OODSuite:
     The trivial scores, which need no model, stand in every table beside the others.
 
     Options:
-        scores: Names of registered scores.
+        scores: Names of registered scores. The default three cost one forward and one backward
+            pass; so does any number of the others, but for those that refine: N passes a draw.
         metrics: Names of registered metrics of (id_scores, ood_scores).
         n: Images of each out-of-distribution set; a set that has fewer gives what it has.
         sets: Names of sets instead of those that the data set names.
+        repeats: Draws of each random score; its numbers are means over them.
+        steps: SGLD steps of the scores that refine. A model with refinement steps of its own,
+            JEM-N, takes those.
     """
 
     scores: tuple[str, ...] = ("log-density", "max-softmax", "approx-mass")
     metrics: tuple[str, ...] = ("auroc", "fpr95_ood", "fpr95_id", "aupr_in", "aupr_out")
     n: int = 500
     sets: tuple[str, ...] = ()
+    repeats: int = 5
+    steps: int = 20
 
     def __post_init__(self) -> None:
-        require_counts("ood", n=self.n)
+        require_counts("ood", n=self.n, repeats=self.repeats, steps=self.steps)
         wrong = [name for name in self.sets if not isinstance(name, str)]
         if wrong:
             raise InputError(
@@ -48,7 +55,7 @@ class OODSuite:
         trivial = tuple(e.name for e in SCORES.entries() if e.facts.get("trivial"))
         own = tuple(name for name in self.scores if name not in trivial)
         for name in own:
-            SCORES.entry(name)
+            needs_of(name)
         require_metrics("ood", self.metrics, pair=True)
         sets = [(*self._resolve(plan, name, group), group) for group, name in self._sets(plan)]
         _check_titles([outside.data.title for outside, _, _ in sets])
@@ -63,6 +70,8 @@ class OODSuite:
                     trivial=trivial,
                     metric_names=tuple(self.metrics),
                     input_noise=plan.input_noise,
+                    repeats=self.repeats,
+                    steps=plan.refine_steps or self.steps,
                 )
                 tasks.append(task if absent is None else Absent(task, absent))
                 if group == "near" and absent is None:

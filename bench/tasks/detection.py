@@ -51,6 +51,8 @@ class Detection:
         trivial: Names of all trivial scores: every row says which of them separate the set.
         metric_names: Names of metrics of (id_scores, ood_scores).
         input_noise: The protocol's, x units.
+        repeats: Draws of each random score. Its metrics are the means over them.
+        steps: Of scores that have steps as an option; ``None``: their own defaults.
     """
 
     inside: DataRef
@@ -59,6 +61,8 @@ class Detection:
     trivial: tuple[str, ...]
     metric_names: tuple[str, ...]
     input_noise: float = 0.0
+    repeats: int = 5
+    steps: int | None = None
 
     @property
     def needs_model(self) -> bool:
@@ -77,19 +81,25 @@ class Detection:
         return [self._scored(s, d) for s in scores for d in (self.inside, self.outside.data)]
 
     def _scored(self, score: str, data: DataRef) -> Scored:
-        return Scored(data=data, score=score, input_noise=self.input_noise)
+        return Scored(
+            data=data,
+            score=score,
+            input_noise=self.input_noise,
+            repeats=self.repeats,
+            steps=self.steps,
+        )
 
     def settings(self, score: str) -> dict[str, Any]:
         """Return what a row of this score says of itself."""
         settings: dict[str, Any] = {
             "ood_dataset": self.outside.data.title,
             "ood_group": self.outside.group,
-            "score": score,
+            **self._scored(score, self.inside).settings(),
         }
         if score in self.trivial:
             settings["trivial"] = True
-        if self.input_noise:
-            settings["input_noise"] = self.input_noise
+        if not self.input_noise:
+            del settings["input_noise"]
         return settings
 
     def missing(self, failure: Failure) -> Iterator[Row]:
@@ -126,26 +136,32 @@ class Detection:
     ) -> Iterator[Row]:
         groups = self.outside.clusters
         clusters = None if groups is None else (None, groups)
-        intervals = metrics.joint_intervals(
-            self.metric_names,
-            *sides,
-            level=reduction.level,
-            seed=reduction.seed,
-            clusters=clusters,
-            resamples=reduction.resamples,
-        )
+        draws = repeats_of(*sides)
+        intervals = [
+            metrics.joint_intervals(
+                self.metric_names,
+                *draw,
+                level=reduction.level,
+                seed=reduction.seed,
+                clusters=clusters,
+                resamples=reduction.resamples,
+            )
+            for draw in draws
+        ]
         for name in self.metric_names:
-            low, high = intervals[name]
+            values = [float(METRICS[name](*draw)) for draw in draws]
+            # The interval of one draw, on average: that of the mean is no wider.
+            low, high = np.mean([interval[name] for interval in intervals], axis=0).tolist()
             yield Row(
                 metric=name,
-                value=float(METRICS[name](*sides)),
+                value=float(np.mean(values)),
                 low=low,
                 high=high,
                 interval=metrics.interval_method(name, clusters),
                 n=len(sides[0]),
                 n_ood=len(sides[1]),
                 settings=self.settings(score),
-                details=details,
+                details={**details, **monte_carlo_error(values)},
                 note=self.outside.note or None,
             )
 
@@ -173,11 +189,27 @@ class Detection:
         return {"separated_by": found} if found else {}
 
 
+def repeats_of(inside: Array, outside: Array) -> list[tuple[Array, Array]]:
+    """Return both sides in each draw of a random score; of any other score, once."""
+    if inside.ndim == 1:
+        return [(inside, outside)]
+    return list(zip(inside.T, outside.T, strict=True))
+
+
+def monte_carlo_error(values: Sequence[float]) -> dict[str, float]:
+    """Return the standard error of the mean over draws, where there is more than one."""
+    count = len(values)
+    return {"mc_error": float(np.std(values, ddof=1) / np.sqrt(count))} if count > 1 else {}
+
+
 def tied_share(inside: Array, outside: Array) -> float:
-    """Return the share of values that occur more than once."""
-    values = np.concatenate([inside, outside])
-    _, counts = np.unique(values, return_counts=True)
-    return float(counts[counts > 1].sum() / len(values))
+    """Return the share of values that occur more than once in a draw, the mean over the draws."""
+    shares = []
+    for draw in repeats_of(inside, outside):
+        values = np.concatenate(draw)
+        _, counts = np.unique(values, return_counts=True)
+        shares.append(counts[counts > 1].sum() / len(values))
+    return float(np.mean(shares))
 
 
 @dataclass(frozen=True)
@@ -241,16 +273,19 @@ class Headline:
                 yield self._row(score, known, reduction)
 
     def _row(self, score: str, pairs: Sequence[tuple[Array, Array]], reduction: Reduction) -> Row:
-        # The in-distribution images are the same in every part, and so are their resamples:
-        # equal seed and size give equal counts.
+        # The in-distribution images are the same in every part and in every draw of a random
+        # score, and so are their resamples: equal seed and size give equal counts.
+        drawn = [repeats_of(*pair) for pair in pairs]
         draws = np.mean(
             [
-                _resampled_auroc(*pair, part.outside.clusters, part.outside.data.title, reduction)
-                for part, pair in zip(self.parts, pairs, strict=True)
+                _resampled_auroc(*draw, part.outside.clusters, part.outside.data.title, reduction)
+                for part, draws_of_part in zip(self.parts, drawn, strict=True)
+                for draw in draws_of_part
             ],
             axis=0,
         )
-        value = float(np.mean([metrics.auroc(*pair) for pair in pairs]))
+        values = np.mean([[metrics.auroc(*draw) for draw in part] for part in drawn], axis=0)
+        value = float(values.mean())
         tail = (1.0 - reduction.level) / 2.0
         low, high = (float(q) for q in np.quantile(draws, [tail, 1.0 - tail]))
         if low == high:  # no resample moves it: what the number of images allows
@@ -266,6 +301,7 @@ class Headline:
             n=len(pairs[0][0]),
             n_ood=sum(len(outside) for _, outside in pairs),
             settings=self.settings(score),
+            details=monte_carlo_error(values.tolist()),
         )
 
 

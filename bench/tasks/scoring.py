@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,11 +22,13 @@ from bench.tasks.logits import require_logits
 from bench.types import DensityModel
 from bench.wrapping import check_form
 
-NEEDS = ("logits", "gradient")
+NEEDS = ("logits", "gradient", "noise")
 
 
 def needs_of(score: str) -> tuple[str, ...]:
-    """Return what a score says it needs: ``logits``, the ``gradient`` of log p(x), both or nothing.
+    """Return what a score says it needs: ``logits``, the ``gradient`` of log p(x), ``noise``.
+
+    A score that needs noise is random, and called with keyed noise as its third argument.
 
     Raises:
         UnknownName: There is no such score.
@@ -62,12 +65,16 @@ class Scored:
         data: The images.
         score: Name in the registry.
         input_noise: Standard deviation of noise added to each image once, x units.
+        repeats: Draws of a random score; others have one value whatever this is.
+        steps: Of a score that has steps as an option; ``None``: its own default.
         images_per_shard: Size of a shard.
     """
 
     data: DataRef
     score: str
     input_noise: float = 0.0
+    repeats: int = 5
+    steps: int | None = None
     images_per_shard: int = 250
 
     @property
@@ -81,15 +88,30 @@ class Scored:
         return "none" if SCORES.entry(self.score).facts.get("trivial") else "plain"
 
     def settings(self) -> Mapping[str, Any]:
-        """Return score and noise."""
-        return {"score": self.score, "input_noise": self.input_noise}
+        """Return score and noise, and of what kind of draws where it is random."""
+        settings: dict[str, Any] = {"score": self.score, "input_noise": self.input_noise}
+        if self.random:
+            settings["repeats"] = self.repeats
+        return settings | self._options()
+
+    @property
+    def random(self) -> bool:
+        """Whether the score depends on noise of its own."""
+        return "noise" in needs_of(self.score)
+
+    def _options(self) -> dict[str, int]:
+        default = SCORES.entry(self.score).options.get("steps")
+        return {} if default is None else {"steps": self.steps or default}
 
     def code(self) -> Sequence[Any]:
         """Return what determines the numbers."""
         return [Scored, SCORES[self.score]]
 
     def __call__(self, model: LoadedModel | None, batch: Batch, context: Context) -> Arrays:
-        """Return ``score`` (B,) float64; infinities are legal, NaN is an error."""
+        """Return ``score`` (B,) float64, (B, repeats) of a random score.
+
+        Infinities are legal, NaN is an error.
+        """
         if model is not None and "logits" in needs_of(self.score):
             require_logits(unrefined(model.module), model.name)
         chunks: list[Tensor] = []
@@ -141,9 +163,17 @@ class Scored:
         check_form(logits, len(part.x))
 
     def _values(self, part: _Part) -> Tensor:
-        ids = part.noise.image_ids
+        score = partial(SCORES[self.score], part.model, part.x, **self._options())
+        if not self.random:
+            return self._checked(score, part)
+        draws = (part.noise.at("repeat", r) for r in range(self.repeats))
+        return torch.stack([self._checked(partial(score, d), part) for d in draws], dim=1)
+
+    def _checked(self, score: Callable[[], Any], part: _Part) -> Tensor:
+        """Return one float64 an image, or say what is wrong with what the score returns."""
+        ids, count = part.noise.image_ids.cpu(), len(part.x)
         try:
-            values = SCORES[self.score](part.model, part.x)
+            values = score()
         except (BenchError, torch.OutOfMemoryError):
             raise
         except Exception as error:
@@ -151,15 +181,15 @@ class Scored:
                 f"score '{self.score}' raised {type(error).__name__} on images "
                 f"{ids[:5].tolist()}…: {error}"
             ) from error
-        if not isinstance(values, Tensor) or values.shape != (len(part.x),):
+        if not isinstance(values, Tensor) or values.shape != (count,):
             shape = tuple(values.shape) if isinstance(values, Tensor) else type(values)
-            raise ModelError(f"score '{self.score}' returned {shape}; expected ({len(part.x)},)")
+            raise ModelError(f"score '{self.score}' returned {shape}; expected ({count},)")
         values = values.detach().cpu().double()
         bad = torch.isnan(values)
         if bool(bad.any()):
-            first = ids.cpu()[bad.cpu()][:5].tolist()
             raise ModelError(
-                f"score '{self.score}' is NaN for {int(bad.sum())} of {len(part.x)} images of "
-                f"'{self.data.spec}', numbers {first}: check the model's arithmetic on them"
+                f"score '{self.score}' is NaN for {int(bad.sum())} of {count} images of "
+                f"'{self.data.spec}', numbers {ids[bad][:5].tolist()}: check the model's "
+                "arithmetic on them"
             )
         return values
