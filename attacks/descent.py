@@ -194,7 +194,7 @@ class Walk:
 
     Attributes:
         goal: What is attacked.
-        loss: (logits, y) to ``(B,)``, to be raised.
+        loss: (logits, y, step) to ``(B,)``, to be raised; steps may differ between images.
         steps: How many steps.
         momentum: Share of the last direction kept (Dong et al. 2018, equation 6); 0 is plain.
         early_stop: Whether a broken image leaves the batch.
@@ -205,7 +205,7 @@ class Walk:
     """
 
     goal: Target
-    loss: Callable[[Tensor, Tensor], Tensor]
+    loss: Callable[[Tensor, Tensor, int | Tensor], Tensor]
     steps: int
     momentum: float
     early_stop: bool
@@ -234,7 +234,7 @@ class Walk:
         for k in range(self.steps + 1):
             draws = group.noise.at("step", k)
             with torch.set_grad_enabled(k < self.steps):  # nothing follows the last look
-                shown = self.look(draft, group.rows, group.point, group.y, draws)
+                shown = self.look(draft, group.rows, group.point, group.y, draws, k)
             if k == self.steps or self.out_of_time():
                 break
             group.move(shown.gradient(), self.momentum)
@@ -284,6 +284,7 @@ class Walk:
         point: Tensor,
         y: Tensor,
         noise: Noise,
+        step: int | Tensor,
         idle: Tensor | None = None,
     ) -> Seen:
         """Show points to the model, note in ``best`` what is found, and return what was seen."""
@@ -295,7 +296,7 @@ class Walk:
             logits = self.goal(leaf, noise)
         best.see(rows, point, logits, y, self.early_stop, self.goal.samples, idle)
         self.progress(1)
-        return Seen(leaf, self.loss(logits, y))
+        return Seen(leaf, self.loss(logits, y, step))
 
 
 def _state(best: Best, draft: Best, rows: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ class DrawnSearch(Search):
                     start = room.project(starts[i])
                 elif self.random_start or r > 0:  # a second run from the same point finds the same
                     start = room.sample(draws.at("start"))
-                run, choose = self.turn(r)._run, noise.at("choose")
+                run, choose = self._run, noise.at("choose")
                 run(best, start, y, room, self.sizes[i], draws, choose)
             passes += best.passes
             # In L2 the best point is within a few roundings of the ball.
@@ -64,7 +64,7 @@ class DrawnSearch(Search):
         step = start.new_full((len(y),), size)
         group = Group(rows, start.clone(), y, room, step, noise)
         for k in range(walk.steps):
-            looked = walk.look(seen, rows, group.point, y, noise.at("step", k))
+            looked = walk.look(seen, rows, group.point, y, noise.at("step", k), k)
             group.move(looked.gradient(), walk.momentum)
             if walk.out_of_time():
                 break

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ class Search:
     """What looks for candidates at several budgets, for the images of one batch.
 
     Attributes:
-        walks: How runs go; restarts take turns.
+        walk: How runs go.
         norm: Of the budgets.
         eps: The budgets, increasing and positive.
         sizes: Length of a step at each.
@@ -28,21 +27,12 @@ class Search:
         random_start: Whether the first starts at random, too.
     """
 
-    walks: tuple[Walk, ...]
+    walk: Walk
     norm: Norm
     eps: tuple[float, ...]
     sizes: tuple[float, ...]
     restarts: int
     random_start: bool
-
-    @property
-    def walk(self) -> Walk:
-        """How the next run goes."""
-        return self.walks[0]
-
-    def turn(self, restart: int) -> Self:
-        """Return the search whose next run is that restart."""
-        return replace(self, walks=(self.walks[restart % len(self.walks)],))
 
     def __call__(
         self, x: Tensor, y: Tensor, noise: Noise, starts: Tensor | None = None
@@ -76,7 +66,7 @@ class FullSearch(Search):
                     break
                 near = None if starts is None or r > 0 else starts[i]
                 draws, at_random = noise.at("restart", r), r > 0 or self.random_start
-                self.turn(r)._run(best, x, y, draws, i, near, at_random)
+                self._run(best, x, y, draws, i, near, at_random)
             point = best.point.clone()
             if self.norm is Norm.L2:  # within a few roundings of the ball so far
                 point = ball(self.norm, x, self.eps[i]).project(point)

@@ -117,7 +117,7 @@ class GridSearch(Search):
             if len(rows) == 0 or self.walk.out_of_time():
                 break
             local = noise.select(rows).at("restart", r)
-            known.put(rows, self.turn(r)._again(known.select(rows), x[rows], y[rows], local))
+            known.put(rows, self._again(known.select(rows), x[rows], y[rows], local))
         last = known.broken.clamp(max=len(self.eps) - 1)
         breaking = self.ball(x, last).project(known.breaking)
         points = []
@@ -132,7 +132,7 @@ class GridSearch(Search):
         if self.random_start:
             start = self.ball(x, torch.zeros_like(y)).sample(noise.at("start"))
         best, every = Best.of(x), torch.arange(len(x), device=x.device)
-        seen = self.walk.look(best, every, start, y, noise)
+        seen = self.walk.look(best, every, start, y, noise, 0)
         uphill, best = seen.gradient(), self.walk.checked(best, y, noise)
         # Log-odds against several classes may be even where no single one has won.
         gap = torch.where(seen.loss < 0, -seen.loss.detach(), best.margin)
@@ -184,7 +184,9 @@ class GridSearch(Search):
             group = flight.group
             every = torch.arange(len(group.rows), device=x.device)
             idle = flight.state() > 0
-            shown = self.walk.look(flight.best, every, group.point, group.y, group.noise, idle)
+            shown = self.walk.look(
+                flight.best, every, group.point, group.y, group.noise, flight.looks, idle
+            )
             flight.looks += 1
             if self.walk.out_of_time():
                 flight.check(every)

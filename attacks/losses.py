@@ -78,6 +78,18 @@ def dlr(logits: Tensor, y: Tensor) -> Tensor:
     return (-margins(logits, y) / (top[:, :, 0] - top[:, :, 2] + 1e-12)).mean(dim=1)
 
 
+def in_halves(logits: Tensor, y: Tensor, step: int | Tensor, half: int) -> Tensor:
+    """Return the cross-entropy before the step ``half`` of a run, and the margin from there on.
+
+    The cross-entropy climbs towards whatever class gives way; the margin follows the one that leads
+    to the end. One run with both finds more than two with either. ``step`` is one for all or
+    ``(B,)``.
+    """
+    if isinstance(step, Tensor):
+        return torch.where(step < half, cross_entropy(logits, y), margin(logits, y))
+    return (cross_entropy if step < half else margin)(logits, y)
+
+
 LOSSES: dict[LossName, Callable[[Tensor, Tensor], Tensor]] = {
     "ce": cross_entropy,
     "margin": margin,

@@ -26,7 +26,7 @@ from .descent import Walk
 from .drawn import DrawnSearch
 from .full import FullSearch, Search
 from .grid import GridSearch
-from .losses import LOSSES, LossName
+from .losses import LOSSES, LossName, in_halves
 from .nearest import NearestSearch
 
 
@@ -41,9 +41,8 @@ class PGD:
         step_size: Length of a step in the attack's norm; one for each eps of a sweep, or one for
             all. ``None`` takes eps / 4.
         restarts: Runs from independent starting points, only for what is unbroken.
-        loss: ``ce``, ``margin`` or ``dlr``, see `losses`; ``both`` takes ``margin`` in the first
-            run, ``ce`` (the paper's) in the second, and so on: neither is the stronger one
-            everywhere, but on most networks ``margin`` is.
+        loss: ``ce`` (the paper's), ``margin`` or ``dlr``, see `losses`; ``both`` takes ``ce`` in
+            the first half of the steps of a run and ``margin`` in the second.
         random_start: Start uniformly in the ball instead of at the clean image.
         momentum: Share of the last direction kept (Dong et al. 2018); 0 is plain PGD.
         early_stop: Stop at the first point that breaks an image; otherwise run on and keep the
@@ -120,7 +119,7 @@ class PGD:
             )
         goal = target(model, self.gradient, self.eot_samples, self.average)
         search = NearestSearch(
-            self._walks(goal, context, x)[0], self.norm, self.step_size, self.restarts
+            self._walk(goal, context, x), self.norm, self.step_size, self.restarts
         )
 
         def work(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -160,11 +159,11 @@ class PGD:
         none = sum(e == 0 for e in eps)  # nothing to look for there
         if none == len(eps):
             return x.expand(none, *x.shape).clone()
-        walks = self._walks(goal, context, x)
+        walk = self._walk(goal, context, x)
         kind: type[Search] = DrawnSearch if goal.stochastic else FullSearch
-        if walks[0].early_stop and starts is None:
+        if walk.early_stop and starts is None:
             kind = GridSearch
-        search = kind(walks, self.norm, eps[none:], sizes[none:], self.restarts, self.random_start)
+        search = kind(walk, self.norm, eps[none:], sizes[none:], self.restarts, self.random_start)
 
         def work(rows: Tensor) -> tuple[Tensor, Tensor]:
             near = None if starts is None else starts[none:, rows]
@@ -175,25 +174,26 @@ class PGD:
         context.spent(torch.cat([passes for _, passes in parts]))
         return torch.cat([points for points, _ in parts], dim=1)
 
-    def _walks(self, goal: Target, context: Context, x: Tensor) -> tuple[Walk, ...]:
-        """Return how the runs go: one way, or two in turns."""
+    def _walk(self, goal: Target, context: Context, x: Tensor) -> Walk:
+        """Return how the runs go."""
         rough = self.precision == "bfloat16"
-        layout = _layout(goal, x[:1], context.noise) if rough else torch.contiguous_format
-        losses: tuple[LossName, ...] = ("margin", "ce") if self.loss == "both" else (self.loss,)
-        return tuple(
-            Walk(
-                goal=goal,
-                loss=LOSSES[loss],
-                steps=self.steps,
-                momentum=self.momentum,
-                early_stop=self.early_stop and not goal.stochastic,
-                progress=context.progress,
-                out_of_time=context.out_of_time,
-                rough=rough,
-                layout=layout,
-            )
-            for loss in losses
+        return Walk(
+            goal=goal,
+            loss=self._loss,
+            steps=self.steps,
+            momentum=self.momentum,
+            early_stop=self.early_stop and not goal.stochastic,
+            progress=context.progress,
+            out_of_time=context.out_of_time,
+            rough=rough,
+            layout=_layout(goal, x[:1], context.noise) if rough else torch.contiguous_format,
         )
+
+    def _loss(self, logits: Tensor, y: Tensor, step: int | Tensor) -> Tensor:
+        """Return the losses ``(B,)`` at a step."""
+        if self.loss == "both":
+            return in_halves(logits, y, step, self.steps // 2)
+        return LOSSES[self.loss](logits, y)
 
     def _step_sizes(self, eps: tuple[float, ...]) -> tuple[float, ...]:
         """Return the step size of each budget."""

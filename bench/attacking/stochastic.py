@@ -40,7 +40,7 @@ from bench.specs import wrong_type
 from bench.types import Attack, Norm
 
 FULL_SAMPLES = 2  # draws behind a full gradient, which costs several times a straight-through one
-STATIC_RESTARTS = 2  # one with each loss
+STATIC_RESTARTS = 2  # of a search whose passes cost next to nothing
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -34,8 +36,8 @@ def test_no_answer_is_not_robust(
 ) -> None:
     x, y = test_digits[0][:8].clone(), test_digits[1][:8]
     x[:, :, 0, 0] = 0
-    steps = {"pgd": {"steps": 5}, "apgd": {"steps": 5}, "square": {"queries": 50}}
-    more = {"boundary": {"steps": 30}, "pointwise": {"queries": 30}, "noise": {"draws": 20}}
+    steps: dict[str, dict[str, Any]] = {"pgd": {"steps": 5}, "apgd": {"steps": 5}, "square": {"queries": 50}}
+    more: dict[str, dict[str, Any]] = {"boundary": {"steps": 30}, "pointwise": {"queries": 30}, "noise": {"draws": 20}}
     options = (steps | more).get(name.split("-")[0], {})
     with pytest.raises(ModelError, match="NaN"):
         attack(name, Trap(trained_net), x, y, eps=0.3, **options)
