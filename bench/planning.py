@@ -27,12 +27,17 @@ from bench.work import Job, ShardRequest
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """A slice of a measure and the key of its results."""
+    """A slice of a measure and the key of its results.
+
+    ``fit`` is a shard that must be there first: what the measure's score learns from training
+    images.
+    """
 
     key: str
     measure: Measure
     start: int
     stop: int
+    fit: ShardPlan | None = None
 
 
 @dataclass(frozen=True)
@@ -243,11 +248,15 @@ def _cut(
         "seed": request.seed,
         "versions": {"torch": torch.__version__.partition("+")[0]},
     }
+    fitting = getattr(measure, "fitting", None)
+    fit = None if fitting is None else next(_cut(fitting, model, request, inside))
+    if fit is not None:
+        common["fit"] = fit.key
     for start in range(0, len(images), measure.images_per_shard):
         stop = min(start + measure.images_per_shard, len(images))
         content = _slice_digest(images, start, stop)
         key = sha256_text(canonical_json({**common, "start": start, "images": content}))
-        yield ShardPlan(key, measure, start, stop)
+        yield ShardPlan(key, measure, start, stop, fit)
 
 
 def _slice_digest(images: Dataset, start: int, stop: int) -> str:
@@ -264,8 +273,12 @@ def jobs_of(
     device: str,
     micro_batch: int | None,
     threads: int,
+    runs: str,
 ) -> list[Job]:
-    """Return jobs that bundle missing shards of one model and one slice of images."""
+    """Return jobs that bundle missing shards of one model and one slice of images.
+
+    ``runs`` is the folder of the store, where the workers find fits.
+    """
     groups: dict[tuple[Any, ...], list[tuple[ModelPlan, ShardPlan]]] = {}
     for model, shard in missing:
         ref = None if shard.measure.uses_model == "none" else id(model)
@@ -280,6 +293,8 @@ def jobs_of(
             start=start,
             stop=stop,
             shards=tuple(ShardRequest(s.key, s.measure) for _, s in members),
+            fits={str(s.measure.settings()["score"]): s.fit.key for _, s in members if s.fit},
+            runs=runs,
             seed=plan.request.seed,
             device=device,
             micro_batch=micro_batch,

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bench.digest import sha256_text
 from bench.errors import InputError
-from bench.executors import Lost, make_executor
+from bench.executors import Executor, Lost, make_executor
 from bench.planning import ModelPlan, RunPlan, ShardPlan, jobs_of, plan_run, versions
 from bench.recording import records_of
 from bench.records import Record
@@ -93,11 +93,10 @@ class Run:
 
 @dataclass
 class _Outcome:
-    """Failures of this call, and how much was done."""
+    """What went wrong in this call, by the key of the shard."""
 
     failures: dict[str, Failure] = field(default_factory=dict)
     traces: list[str] = field(default_factory=list)
-    computed: int = 0
 
 
 def execute(
@@ -133,18 +132,30 @@ def execute(
         plan = plan_run(request, [str(machine.runs / "weights")], module)
     shards = list(plan.shards())
     missing = [pair for pair in shards if store.read_shard(pair[1].key) is None]
+    fits = _missing_fits(missing, store)
     totals: dict[str, int] = {}
-    for model, shard in missing:
+    for model, shard in [*fits, *missing]:
         name = _progress_name(model, shard)
         totals[name] = totals.get(name, 0) + shard.stop - shard.start
     for path in dict.fromkeys(m.model.passed_over for m in plan.models):
         if path is not None:
             progress.remark(f"the weights that ship are used, not '{path}': for those --checkpoint")
     progress.start(totals, len(shards) - len(missing))
-    outcome = _compute(plan, missing, store, machine, progress)
+    outcome = _Outcome()
+    executor = make_executor(machine.executor, machine.threads, machine.retries)
+    try:
+        _compute(plan, fits, store, machine, executor, progress, outcome)
+        ready = _without_failed_fits(missing, outcome)
+        _compute(plan, ready, store, machine, executor, progress, outcome)
+    finally:
+        executor.close()
     records = tuple(records_of(plan, store, outcome.failures))
     _finish(plan, store, records, outcome, mark)
-    return Run(request.run_id, records, outcome.computed, len(shards) - len(missing))
+    computed = sum(shard.key not in outcome.failures for _, shard in missing)
+    return Run(request.run_id, records, computed, len(shards) - len(missing))
+
+
+Pair = tuple[ModelPlan, ShardPlan]  # a shard and the first model that needs it
 
 
 def _progress_name(model: ModelPlan, shard: ShardPlan) -> str:
@@ -152,35 +163,44 @@ def _progress_name(model: ModelPlan, shard: ShardPlan) -> str:
     return task if shard.measure.uses_model == "none" else f"{model.model.label}: {task}"
 
 
+def _missing_fits(missing: Sequence[Pair], store: Store) -> list[Pair]:
+    """Return what scores must learn from training images before their shards can be filled."""
+    fits = {s.fit.key: (m, s.fit) for m, s in missing if s.fit is not None}
+    return [pair for key, pair in fits.items() if store.read_shard(key) is None]
+
+
+def _without_failed_fits(missing: Sequence[Pair], outcome: _Outcome) -> list[Pair]:
+    """Return the shards that can be filled; the others fail for the reason of their fit."""
+    for _, shard in missing:
+        if shard.fit is not None and shard.fit.key in outcome.failures:
+            outcome.failures[shard.key] = outcome.failures[shard.fit.key]
+    return [pair for pair in missing if pair[1].key not in outcome.failures]
+
+
 def _compute(
     plan: RunPlan,
-    missing: list[tuple[ModelPlan, ShardPlan]],
+    missing: Sequence[Pair],
     store: Store,
     machine: Machine,
+    executor: Executor,
     progress: Progress,
-) -> _Outcome:
+    outcome: _Outcome,
+) -> None:
     """Compute what is missing, storing every result as it arrives."""
-    outcome = _Outcome()
-    if not missing:
-        return outcome
-    jobs = jobs_of(missing, plan, machine.device, machine.micro_batch, machine.threads)
+    jobs = jobs_of(
+        missing, plan, machine.device, machine.micro_batch, machine.threads, str(machine.runs)
+    )
     names = {shard.key: _progress_name(model, shard) for model, shard in missing}
-    executor = make_executor(machine.executor, machine.threads, machine.retries)
-    try:
-        for number, results in executor.run(run_job, jobs):
-            for result in _settled(jobs[number], results):
-                if result.arrays is not None:
-                    store.write_shard(result.key, result.arrays, result.seconds)
-                    outcome.computed += 1
-                else:
-                    outcome.failures[result.key] = Failure(result.status, result.reason)
-                    if result.status is Status.FAILED:
-                        progress.problem(f"{names[result.key]}: {result.reason}")
-                        outcome.traces.append(result.trace or result.reason)
-                progress.advance(names[result.key], jobs[number].stop - jobs[number].start)
-    finally:
-        executor.close()
-    return outcome
+    for number, results in executor.run(run_job, jobs):
+        for result in _settled(jobs[number], results):
+            if result.arrays is not None:
+                store.write_shard(result.key, result.arrays, result.seconds)
+            else:
+                outcome.failures[result.key] = Failure(result.status, result.reason)
+                if result.status is Status.FAILED:
+                    progress.problem(f"{names[result.key]}: {result.reason}")
+                    outcome.traces.append(result.trace or result.reason)
+            progress.advance(names[result.key], jobs[number].stop - jobs[number].start)
 
 
 def _settled(job: Job, results: list[ShardResult] | Lost) -> list[ShardResult]:

@@ -6,7 +6,7 @@ Nothing here does work beyond checking that a word is well formed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -128,6 +128,24 @@ class DensityModel(Protocol):
 
     def log_density(self, x: Tensor) -> Tensor:
         """Return log p(x) + const, ``(B,)``, differentiable in x."""
+        ...
+
+
+@runtime_checkable
+class FittedScore(Protocol):
+    """An out-of-distribution score that first learns from training images."""
+
+    def fit(self, train: Iterable[tuple[Any, Tensor, Tensor | None]]) -> Mapping[str, Tensor]:
+        """Return what is learnt, by name, from parts of the training images.
+
+        Args:
+            train: The model, images ``(B, C, H, W)`` and labels ``(B,)`` of each part. The model
+                answers for the images of its part once and then from memory.
+        """
+        ...
+
+    def __call__(self, model: Any, x: Tensor, fitted: Mapping[str, Tensor]) -> Tensor:
+        """Return one number an image, ``(B,)``, higher for in-distribution."""
         ...
 
 

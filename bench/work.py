@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 
@@ -20,6 +21,7 @@ from bench.errors import BenchError, MissingExtra, ModelError, Unsupported
 from bench.models import LoadedModel, ModelRef, load
 from bench.noise import bound
 from bench.sizing import micro_batch_for
+from bench.store import Store
 from bench.tasks.base import Arrays, Batch, DataRef, Measure
 from bench.tasks.base import load as load_images
 from bench.types import Status
@@ -37,7 +39,8 @@ class ShardRequest:
 class Job:
     """Shards that share a model and a slice of images, so that both are loaded once.
 
-    ``digest`` is of the model that the shards' keys were made for.
+    ``digest`` is of the model that the shards' keys were made for; ``fits`` are the keys of what
+    scores have learnt, by score, in the store of the folder ``runs``.
     """
 
     model: ModelRef | None
@@ -51,6 +54,8 @@ class Job:
     device: str
     micro_batch: int | None
     threads: int
+    fits: Mapping[str, str] = field(default_factory=dict)
+    runs: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,9 +85,16 @@ def run_job(job: Job) -> list[ShardResult]:
             y=None if labels is None else torch.as_tensor(labels[job.start : job.stop]).to(device),
             num_classes=len(inside.classes) or None,
             measures=[shard.measure for shard in job.shards],
+            fitted=_fitted(job),
         )
         size = job.micro_batch or micro_batch_for(None if model is None else model.module, batch.x)
         return [_fill(shard, model, batch, ids, job.seed, size) for shard in job.shards]
+
+
+def _fitted(job: Job) -> dict[str, Arrays]:
+    """Return the fits that are stored; a measure makes for itself what cannot be read."""
+    found = {score: Store(Path(job.runs)).read_shard(key) for score, key in job.fits.items()}
+    return {score: shard.arrays for score, shard in found.items() if shard is not None}
 
 
 def _fill(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from bench.registry import DATASETS, SCORES, SUITES
 from bench.suites.options import require_counts, require_metrics
 from bench.tasks.base import Absent, DataRef, Plan, Task, load
 from bench.tasks.detection import Detection, Headline, OODSet
-from bench.tasks.scoring import needs_of
+from bench.tasks.scores import is_fitted, needs_of
 from bench.types import Dataset
 
 
@@ -32,6 +32,7 @@ class OODSuite:
         repeats: Draws of each random score; its numbers are means over them.
         steps: SGLD steps of the scores that refine. A model with refinement steps of its own,
             JEM-N, takes those.
+        fit_images: At most so many training images, the first, for scores that are fitted.
     """
 
     scores: tuple[str, ...] = ("log-density", "max-softmax", "approx-mass")
@@ -40,9 +41,11 @@ class OODSuite:
     sets: tuple[str, ...] = ()
     repeats: int = 5
     steps: int = 20
+    fit_images: int = 50_000
 
     def __post_init__(self) -> None:
-        require_counts("ood", n=self.n, repeats=self.repeats, steps=self.steps)
+        counts = {"n": self.n, "repeats": self.repeats, "steps": self.steps}
+        require_counts("ood", **counts, fit_images=self.fit_images)
         wrong = [name for name in self.sets if not isinstance(name, str)]
         if wrong:
             raise InputError(
@@ -59,10 +62,13 @@ class OODSuite:
         require_metrics("ood", self.metrics, pair=True)
         sets = [(*self._resolve(plan, name, group), group) for group, name in self._sets(plan)]
         _check_titles([outside.data.title for outside, _, _ in sets])
+        train, lacking = self._train(plan, own)
+        unfit = tuple(name for name in own if lacking and is_fitted(name))
+        ready = tuple(name for name in own if name not in unfit)
         tasks: list[Task] = []
-        for scores in filter(None, (own, trivial)):
+        for scores, reason in ((ready, None), (unfit, lacking), (trivial, None)):
             near: list[Detection] = []
-            for outside, absent, group in sets:
+            for outside, absent, group in sets if scores else ():
                 task = Detection(
                     inside=plan.data,
                     outside=outside,
@@ -72,13 +78,30 @@ class OODSuite:
                     input_noise=plan.input_noise,
                     repeats=self.repeats,
                     steps=plan.refine_steps or self.steps,
+                    train=train,
                 )
-                tasks.append(task if absent is None else Absent(task, absent))
+                tasks.append(_unless(absent or reason, task))
                 if group == "near" and absent is None:
                     near.append(task)
             if near:
-                tasks.append(Headline(tuple(near)))
+                tasks.append(_unless(reason, Headline(tuple(near))))
         return tasks
+
+    def _train(self, plan: Plan, scores: Sequence[str]) -> tuple[DataRef | None, str | None]:
+        """Return the training images where a score is fitted, and why they cannot be had."""
+        if not any(map(is_fitted, scores)):
+            return None, None
+        data = replace(plan.data, split="train", limit=self.fit_images)
+        try:
+            dataset = load(data)
+        except Unsupported as error:
+            return data, f"it is fitted on training images: {error}"
+        if _same_images(dataset, plan.dataset):
+            raise InputError(
+                f"the training images of '{plan.dataset.name}' are its test images; a score that "
+                "is fitted on them would say nothing: give it a training split of its own"
+            )
+        return data, None
 
     def _sets(self, plan: Plan) -> list[tuple[str, str]]:
         known = [(group, name) for group, names in plan.dataset.ood.items() for name in names]
@@ -107,6 +130,11 @@ class OODSuite:
                 "another kind: leave it out of ood.sets"
             )
         return OODSet(data, group, dataset.note, dataset.clusters), None
+
+
+def _unless(reason: str | None, task: Task) -> Task:
+    """Return the task, or its rows with the reason why it cannot be done."""
+    return task if reason is None else Absent(task, reason)
 
 
 def _check_titles(titles: Sequence[str]) -> None:

@@ -92,6 +92,7 @@ class Batch:
         num_classes: Of the in-distribution set.
         measures: All that are to see this batch: what one computes may serve the others.
         shared: Where they keep it for each other.
+        fitted: What scores have learnt from training images, by the name of the score.
     """
 
     x: Tensor
@@ -99,6 +100,7 @@ class Batch:
     num_classes: int | None
     measures: Sequence[Measure] = ()
     shared: dict[str, Any] = field(default_factory=dict)
+    fitted: Mapping[str, Arrays] = field(default_factory=dict)
 
 
 class Measure(Protocol):

@@ -53,6 +53,7 @@ class Detection:
         input_noise: The protocol's, x units.
         repeats: Draws of each random score. Its metrics are the means over them.
         steps: Of scores that have steps as an option; ``None``: their own defaults.
+        train: The training images, for scores that are fitted.
     """
 
     inside: DataRef
@@ -63,6 +64,7 @@ class Detection:
     input_noise: float = 0.0
     repeats: int = 5
     steps: int | None = None
+    train: DataRef | None = None
 
     @property
     def needs_model(self) -> bool:
@@ -87,6 +89,7 @@ class Detection:
             input_noise=self.input_noise,
             repeats=self.repeats,
             steps=self.steps,
+            train=self.train,
         )
 
     def settings(self, score: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,45 +13,15 @@ from torch import Tensor
 from bench.context import Context
 from bench.errors import BenchError, InputError, ModelError
 from bench.models import LoadedModel
-from bench.noise import Noise
-from bench.refinement import OneDraw, is_stochastic, unrefined
+from bench.refinement import unrefined
 from bench.registry import SCORES
-from bench.sharing import Shared, shared
 from bench.tasks.base import Arrays, Batch, DataRef
+from bench.tasks.fitting import Fitting, fit_here
 from bench.tasks.logits import require_logits
+from bench.tasks.parts import Part, parts_of
+from bench.tasks.scores import is_fitted, is_random, needs_of
 from bench.types import DensityModel
 from bench.wrapping import check_form
-
-NEEDS = ("logits", "gradient", "noise")
-
-
-def needs_of(score: str) -> tuple[str, ...]:
-    """Return what a score says it needs: ``logits``, the ``gradient`` of log p(x), ``noise``.
-
-    A score that needs noise is random, and called with keyed noise as its third argument.
-
-    Raises:
-        UnknownName: There is no such score.
-        InputError: It needs what nobody gives.
-    """
-    told = SCORES.entry(score).facts.get("needs", ())
-    needs = (told,) if isinstance(told, str) else tuple(told)
-    for need in needs:
-        if need not in NEEDS:
-            raise InputError(
-                f"score '{score}' is registered with needs={told!r}; expected some of "
-                f"{', '.join(NEEDS)}"
-            )
-    return needs
-
-
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """Images that go through the model at once; all scores of a job see the same ones."""
-
-    model: Shared | None
-    x: Tensor
-    noise: Noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +37,7 @@ class Scored:
         input_noise: Standard deviation of noise added to each image once, x units.
         repeats: Draws of a random score; others have one value whatever this is.
         steps: Of a score that has steps as an option; ``None``: its own default.
+        train: The training images, for a score that is fitted.
         images_per_shard: Size of a shard.
     """
 
@@ -75,6 +46,7 @@ class Scored:
     input_noise: float = 0.0
     repeats: int = 5
     steps: int | None = None
+    train: DataRef | None = None
     images_per_shard: int = 250
 
     @property
@@ -88,16 +60,29 @@ class Scored:
         return "none" if SCORES.entry(self.score).facts.get("trivial") else "plain"
 
     def settings(self) -> Mapping[str, Any]:
-        """Return score and noise, and of what kind of draws where it is random."""
+        """Return score and noise, the draws where it is random, and what it is fitted on."""
         settings: dict[str, Any] = {"score": self.score, "input_noise": self.input_noise}
-        if self.random:
+        if is_random(self.score):
             settings["repeats"] = self.repeats
+        if self.fitting is not None:
+            data = self.fitting.data
+            settings["fitted_on"] = {
+                "dataset": data.title,
+                "split": data.split,
+                "limit": data.limit,
+            }
         return settings | self._options()
 
     @property
-    def random(self) -> bool:
-        """Whether the score depends on noise of its own."""
-        return "noise" in needs_of(self.score)
+    def fitting(self) -> Fitting | None:
+        """What must be measured on the training images first, where anything must."""
+        if not is_fitted(self.score):
+            return None
+        if self.train is None:
+            raise InputError(
+                f"score '{self.score}' is fitted on training images: say which, train=DataRef(...)"
+            )
+        return Fitting(data=self.train, score=self.score, input_noise=self.input_noise)
 
     def _options(self) -> dict[str, int]:
         default = SCORES.entry(self.score).options.get("steps")
@@ -114,44 +99,33 @@ class Scored:
         """
         if model is not None and "logits" in needs_of(self.score):
             require_logits(unrefined(model.module), model.name)
+        fitted = self._fitted(model, batch, context)
         chunks: list[Tensor] = []
         for part in self._parts(model, batch, context):
             if not chunks:
                 self._check_form(part)
-            chunks.append(self._values(part))
+            chunks.append(self._values(part, fitted))
             context.progress(len(part.x))
         return {"score": torch.cat(chunks).numpy()}
 
-    def _parts(self, model: LoadedModel | None, batch: Batch, context: Context) -> Sequence[_Part]:
-        """Return the images in parts, those of another score of the batch where there are any.
-
-        Parts that were made smaller because memory ran out stay; larger ones are made anew.
-        """
-        name = f"{self.name}, noise {self.input_noise}"
-        size, parts = batch.shared.get(name, (0, ()))
-        if not 0 < size <= context.micro_batch:
-            parts = list(self._split(model, batch, context))
-            batch.shared[name] = context.micro_batch, parts
-        return tuple(parts)
-
-    def _split(self, model: LoadedModel | None, batch: Batch, context: Context) -> Iterator[_Part]:
+    def _parts(self, model: LoadedModel | None, batch: Batch, context: Context) -> Sequence[Part]:
         together = [m for m in batch.measures if isinstance(m, Scored)]
         gradient = any("gradient" in needs_of(m.score) for m in (self, *together))
-        positions = torch.arange(len(batch.x), device=batch.x.device)
-        for rows in torch.split(positions, context.micro_batch):
-            noise = context.noise.select(rows)
-            x = batch.x[rows]
-            if self.input_noise:
-                x = x + self.input_noise * noise.at("input").normal(*x.shape[1:])
-            if model is None:
-                yield _Part(None, x, noise)
-                continue
-            module = unrefined(model.module)
-            if is_stochastic(module):
-                module = OneDraw(module, noise.at("draw", 0))
-            yield _Part(shared(module, x, gradient=gradient), x, noise)
+        return parts_of(model, batch, context, input_noise=self.input_noise, gradient=gradient)
 
-    def _check_form(self, part: _Part) -> None:
+    def _fitted(
+        self, model: LoadedModel | None, batch: Batch, context: Context
+    ) -> tuple[Mapping[str, Tensor], ...]:
+        """Return what the score has learnt, stored or made now; nothing for most scores."""
+        if self.fitting is None or model is None:
+            return ()
+        device = batch.x.device
+        arrays = batch.fitted.get(self.score)
+        if arrays is None:
+            arrays = fit_here(self.fitting, model, device, context.micro_batch)
+        return ({name: torch.as_tensor(a).to(device) for name, a in arrays.items()},)
+
+    def _check_form(self, part: Part) -> None:
         """Raise `ModelError` where a score would read something else as logits."""
         own = isinstance(part.model, DensityModel) and "logits" not in needs_of(self.score)
         if part.model is None or own:
@@ -162,14 +136,15 @@ class Scored:
             return
         check_form(logits, len(part.x))
 
-    def _values(self, part: _Part) -> Tensor:
-        score = partial(SCORES[self.score], part.model, part.x, **self._options())
-        if not self.random:
-            return self._checked(score, part)
-        draws = (part.noise.at("repeat", r) for r in range(self.repeats))
-        return torch.stack([self._checked(partial(score, d), part) for d in draws], dim=1)
+    def _values(self, part: Part, fitted: tuple[Mapping[str, Tensor], ...]) -> Tensor:
+        score, options = SCORES[self.score], self._options()
+        if not is_random(self.score):
+            return self._checked(partial(score, part.model, part.x, *fitted, **options), part)
+        draws = [part.noise.at("repeat", r) for r in range(self.repeats)]
+        calls = (partial(score, part.model, part.x, draw, *fitted, **options) for draw in draws)
+        return torch.stack([self._checked(call, part) for call in calls], dim=1)
 
-    def _checked(self, score: Callable[[], Any], part: _Part) -> Tensor:
+    def _checked(self, score: Callable[[], Any], part: Part) -> Tensor:
         """Return one float64 an image, or say what is wrong with what the score returns."""
         ids, count = part.noise.image_ids.cpu(), len(part.x)
         try:

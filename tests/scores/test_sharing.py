@@ -17,7 +17,8 @@ from bench.noise import bound
 from bench.registry import SCORES
 from bench.sharing import gradient_at, shared
 from bench.tasks.base import Arrays, Batch, DataRef
-from bench.tasks.scoring import Scored, needs_of
+from bench.tasks.scores import needs_of
+from bench.tasks.scoring import Scored
 from tests.scores.closed_form import Counting, images
 
 MODEL_SCORES = ("log-density", "log-joint", "max-softmax", "entropy", "approx-mass")
