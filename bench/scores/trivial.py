@@ -8,15 +8,14 @@ far above it, and says that the direction was wrong, not that the set is hard.
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from bench.registry import SCORES
+
+from .png import png_lengths
 
 
 @SCORES.register("border-ink", trivial=True)
@@ -47,18 +46,9 @@ def total_variation(model: Any, x: Tensor) -> Tensor:
 def png_size(model: Any, x: Tensor) -> Tensor:
     """Return minus the bytes of the image as PNG, ``(B,)``: what compresses is familiar.
 
-    Values are rounded to 8 bits. Pillow's compressor at its default level; the channels of an
+    Values are rounded to 8 bits. The compressor is zlib at its default level; the channels of an
     image that is neither grey nor RGB lie side by side.
     """
     pixels = x.detach().mul(255).round().clamp(0, 255).to(torch.uint8).cpu().numpy()
-    sizes = [-float(_png_bytes(image)) for image in pixels]
+    sizes = [-float(length) for length in png_lengths(pixels)]
     return torch.tensor(sizes, dtype=torch.float64, device=x.device)
-
-
-def _png_bytes(image: np.ndarray[Any, Any]) -> int:
-    """Return the length of the PNG file of one ``(C, H, W)`` image."""
-    channels = len(image)
-    flat = image.transpose(1, 2, 0) if channels == 3 else np.concatenate(list(image), axis=1)
-    file = io.BytesIO()
-    Image.fromarray(flat).save(file, format="PNG")
-    return file.tell()

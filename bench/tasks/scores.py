@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bench.errors import InputError
 from bench.registry import SCORES
-from bench.types import FittedScore
 
 NEEDS = ("logits", "gradient", "noise")
 
@@ -36,4 +35,4 @@ def is_random(score: str) -> bool:
 
 def is_fitted(score: str) -> bool:
     """Say whether a score learns from training images first."""
-    return isinstance(SCORES[score], FittedScore)
+    return hasattr(SCORES[score], "fit")

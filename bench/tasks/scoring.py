@@ -99,12 +99,12 @@ class Scored:
         """
         if model is not None and "logits" in needs_of(self.score):
             require_logits(unrefined(model.module), model.name)
-        fitted = self._fitted(model, batch, context)
+        fitted, options = self._fitted(model, batch, context), self._options()
         chunks: list[Tensor] = []
         for part in self._parts(model, batch, context):
             if not chunks:
                 self._check_form(part)
-            chunks.append(self._values(part, fitted))
+            chunks.append(self._values(part, fitted, options))
             context.progress(len(part.x))
         return {"score": torch.cat(chunks).numpy()}
 
@@ -127,21 +127,24 @@ class Scored:
 
     def _check_form(self, part: Part) -> None:
         """Raise `ModelError` where a score would read something else as logits."""
-        own = isinstance(part.model, DensityModel) and "logits" not in needs_of(self.score)
-        if part.model is None or own:
+        model, x = part.model, part.x
+        own = isinstance(model, DensityModel) and "logits" not in needs_of(self.score)
+        if model is None or own:
             return
         try:
-            logits = part.model(part.x)
+            logits = model(x)
         except Exception:  # the score meets it too, and its message names the images
             return
-        check_form(logits, len(part.x))
+        model.once("form", lambda: check_form(logits, len(x)))  # all scores see the same logits
 
-    def _values(self, part: Part, fitted: tuple[Mapping[str, Tensor], ...]) -> Tensor:
-        score, options = SCORES[self.score], self._options()
+    def _values(
+        self, part: Part, fitted: Sequence[Mapping[str, Tensor]], options: Mapping[str, int]
+    ) -> Tensor:
+        score = partial(SCORES[self.score], part.model, part.x)
         if not is_random(self.score):
-            return self._checked(partial(score, part.model, part.x, *fitted, **options), part)
+            return self._checked(partial(score, *fitted, **options), part)
         draws = [part.noise.at("repeat", r) for r in range(self.repeats)]
-        calls = (partial(score, part.model, part.x, draw, *fitted, **options) for draw in draws)
+        calls = (partial(score, draw, *fitted, **options) for draw in draws)
         return torch.stack([self._checked(call, part) for call in calls], dim=1)
 
     def _checked(self, score: Callable[[], Any], part: Part) -> Tensor:
