@@ -89,8 +89,9 @@ class Scored:
         return {} if default is None else {"steps": self.steps or default}
 
     def code(self) -> Sequence[Any]:
-        """Return what determines the numbers."""
-        return [Scored, SCORES[self.score]]
+        """Return what determines the numbers, the score that a score is made of with it."""
+        of = SCORES.entry(self.score).facts.get("of")
+        return [Scored, SCORES[self.score], *([] if of is None else [SCORES[of]])]
 
     def __call__(self, model: LoadedModel | None, batch: Batch, context: Context) -> Arrays:
         """Return ``score`` (B,) float64, (B, repeats) of a random score.
