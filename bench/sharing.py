@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.energy import density_gradient
+from bench.penultimate import Caught, catching
 from bench.types import DensityModel
 
 T = TypeVar("T")
@@ -37,6 +38,7 @@ class Shared(nn.Module):
         self._gradient = gradient
         self._answers: dict[str, Tensor] = {}
         self._failure: Exception | None = None
+        self._caught = Caught()
         self._made: dict[Hashable, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -63,6 +65,17 @@ class Shared(nn.Module):
         if self._failure is not None:
             raise self._failure
         return value, self._answers["gradient"].clone()
+
+    def features_under(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits ``(B, K)`` and the features ``(B, D)`` under them, detached.
+
+        Raises:
+            Unsupported: The logits are not what a linear layer returned.
+        """
+        if not self._is_batch(x):
+            return _features(self.asked, x)
+        logits = self._answer("logits")
+        return logits, self._caught.features(logits).clone()
 
     def once(self, name: Hashable, make: Callable[[], T]) -> T:
         """Return what ``make`` returned when this name was first asked for."""
@@ -98,17 +111,19 @@ class Shared(nn.Module):
             x, asked = self._x.detach().requires_grad_(), self.asked
             own = isinstance(asked, DensityModel)
             if own and name == "logits":
-                self._answers["logits"] = asked(x).detach()
+                self._logits(x)
                 return
-            if own:
-                value = asked.log_density(x)
-            else:
-                logits = asked(x)
-                self._answers["logits"] = logits.detach()
-                value = torch.logsumexp(logits, dim=1)
+            value = asked.log_density(x) if own else torch.logsumexp(self._logits(x), dim=1)
             self._answers["log_density"] = value.detach()
             if self._gradient and "gradient" not in self._answers:
                 self._go_back(value, x)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        """Return the logits with their graph, and keep them with the features under them."""
+        with catching(self.asked) as caught:
+            logits: Tensor = self.asked(x)
+        self._answers["logits"], self._caught = logits.detach(), caught
+        return logits
 
     def _go_back(self, value: Tensor, x: Tensor) -> None:
         """Keep the gradient, or why there is none: scores of the logits alone go on without."""
@@ -145,6 +160,25 @@ def gradient_at(model: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     if isinstance(model, Shared):
         return model.density_gradient(x)
     return density_gradient(model, x)
+
+
+def features_at(model: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return logits ``(B, K)`` and the features ``(B, D)`` under the last linear layer, detached.
+
+    From the pass of all where there is one.
+
+    Raises:
+        Unsupported: The logits are not what a linear layer returned.
+    """
+    if isinstance(model, Shared):
+        return model.features_under(x)
+    return _features(model, x)
+
+
+def _features(model: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    with torch.no_grad(), catching(model) as caught:
+        logits: Tensor = model(x)
+    return logits, caught.features(logits)
 
 
 def once(model: Any, name: Hashable, make: Callable[[], T]) -> T:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from bench.errors import InputError
 from bench.registry import SCORES
 
-NEEDS = ("logits", "gradient", "noise")
+NEEDS = ("logits", "features", "gradient", "noise")
 
 
 def needs_of(score: str) -> tuple[str, ...]:
-    """Return what a score says it needs: ``logits``, the ``gradient`` of log p(x), ``noise``.
+    """Return what a score says it needs.
+
+    ``logits``, the ``features`` under them, the ``gradient`` of log p(x), ``noise``.
 
     A score that needs noise is random, and called with keyed noise as its third argument.
 

@@ -15,6 +15,7 @@ from bench.errors import BenchError, InputError, ModelError
 from bench.models import LoadedModel
 from bench.refinement import unrefined
 from bench.registry import SCORES
+from bench.sharing import Shared
 from bench.tasks.base import Arrays, Batch, DataRef
 from bench.tasks.fitting import Fitting, fit_here
 from bench.tasks.logits import require_logits
@@ -132,11 +133,7 @@ class Scored:
         own = isinstance(model, DensityModel) and "logits" not in needs_of(self.score)
         if model is None or own:
             return
-        try:
-            logits = model(x)
-        except Exception:  # the score meets it too, and its message names the images
-            return
-        model.once("form", lambda: check_form(logits, len(x)))  # all scores see the same logits
+        model.once("form", lambda: check_form_of(model, x))  # all scores see the same logits
 
     def _values(
         self, part: Part, fitted: Sequence[Mapping[str, Tensor]], options: Mapping[str, int]
@@ -172,3 +169,20 @@ class Scored:
                 "arithmetic on them"
             )
         return values
+
+
+def check_form_of(model: Shared, x: Tensor) -> None:
+    """Raise `ModelError` where a model returns something else than logits."""
+    try:
+        check_form(model(x), len(x))
+        return
+    except ModelError:
+        raise
+    except Exception:  # what is no tensor, say, has no pass that could be shared
+        pass
+    try:
+        with torch.no_grad():
+            answer = model.asked(x)
+    except Exception:  # the score meets it too, and its message names the images
+        return
+    check_form(answer, len(x))

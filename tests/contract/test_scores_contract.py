@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from bench.metrics import auroc
 from bench.registry import SCORES
+from bench.tasks.scores import needs_of
 from tests.scores.calling import values_of
 
 MODEL_SCORES = [e.name for e in SCORES.entries() if not e.facts.get("trivial")]
@@ -30,6 +31,25 @@ class Mixture(nn.Module):
         return -(x.flatten(1)[:, None] - self.means).square().sum(dim=2) / (2 * SIGMA**2)
 
 
+class Matched(Mixture):
+    """A classifier with features: how far an image matches each mean, where it does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(2, 2)
+        nn.init.eye_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(torch.relu(x.flatten(1) @ self.means.T - 3))
+        return logits
+
+
+def toy(name: str) -> nn.Module:
+    """Return a model that knows what is inside, with what the score needs."""
+    return Matched() if "features" in needs_of(name) else Mixture()
+
+
 def inside(seed: int = 0) -> Tensor:
     """Return images near the two means."""
     noise = torch.randn(8, 16, generator=torch.Generator().manual_seed(seed))
@@ -50,22 +70,22 @@ TRAIN = inside(seed=1)
 def test_one_float64_an_image_whatever_else_is_in_the_batch(name: str) -> None:
     x = torch.cat([inside(), outside()])
     before = x.clone()
-    values = values_of(name, Mixture(), x, TRAIN)
+    values = values_of(name, toy(name), x, TRAIN)
     assert values.shape == (16,)
     assert values.dtype == torch.float64
     assert not values.requires_grad
     assert torch.equal(x, before)
     ids = list(range(16))
     for part in (slice(0, 4), slice(9, 10)):
-        alone = values_of(name, Mixture(), x[part], TRAIN, ids[part])
+        alone = values_of(name, toy(name), x[part], TRAIN, ids[part])
         assert torch.allclose(alone, values[part], rtol=1e-5, atol=1e-6)
-    backwards = values_of(name, Mixture(), x.flip(0), TRAIN, ids[::-1])
+    backwards = values_of(name, toy(name), x.flip(0), TRAIN, ids[::-1])
     assert torch.allclose(backwards.flip(0), values, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", MODEL_SCORES)
 def test_higher_near_the_modes_of_a_known_density(name: str) -> None:
-    near, far = (values_of(name, Mixture(), x, TRAIN) for x in (inside(), outside()))
+    near, far = (values_of(name, toy(name), x, TRAIN) for x in (inside(), outside()))
     assert float(near.min()) > float(far.max())
 
 
@@ -73,7 +93,7 @@ def test_higher_near_the_modes_of_a_known_density(name: str) -> None:
 def test_turned_around_it_ranks_the_other_way(name: str) -> None:
     x = torch.cat([inside(), outside(), inside()[:3]]).clamp(0, 1)  # the last are ties
     ids = [*range(16), *range(3)]
-    values = values_of(name, Mixture(), x, TRAIN, ids).numpy()
+    values = values_of(name, toy(name), x, TRAIN, ids).numpy()
     one, other = values[:10], values[10:]
     assert auroc(one, other) + auroc(-one, -other) == 1.0
 

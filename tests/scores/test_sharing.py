@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,34 @@ def test_without_a_gradient_only_the_scores_that_need_it_fail() -> None:
             assert len(measure(loaded(Rounding()), batch, context)["score"]) == len(X)
 
 
+class Answering(Counting):
+    """Returns what a function makes of its logits."""
+
+    def __init__(self, made: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.made = made
+
+    def forward(self, x: Tensor) -> Any:
+        return self.made(super().forward(x))
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda logits: (logits, logits), "returned tuple"),
+        (lambda logits: logits[:, 0], r"returned shape \(8,\)"),
+        (lambda logits: logits.argmax(dim=1), r"returned torch\.int64"),
+        (lambda logits: logits.softmax(dim=1), "returned probabilities"),
+    ],
+)
+def test_what_is_no_logits_is_told_for_every_score(
+    made: Callable[[Tensor], Any], words: str
+) -> None:
+    for name in MODEL_SCORES:
+        with pytest.raises(ModelError, match=words):
+            measured(Answering(made), (name,))
+
+
 class Greedy(Counting):
     """Runs out of memory with more than 4 images."""
 
@@ -171,7 +200,9 @@ def test_a_need_that_nobody_meets_is_refused() -> None:
         return x.sum(dim=(1, 2, 3))
 
     try:
-        with pytest.raises(InputError, match=r"'needs-too-much' .*'gradiant'.*logits, gradient"):
+        with pytest.raises(
+            InputError, match=r"'needs-too-much' .*'gradiant'.*logits, features, gradient"
+        ):
             needs_of("needs-too-much")
     finally:
         SCORES._entries.pop("needs-too-much")
