@@ -123,7 +123,7 @@ FORMS: dict[str, tuple[Callable[[Tensor, Tensor], Any], str]] = {
     "array": (lambda logits, x: logits.detach().numpy(), "returned ndarray"),
     "whole numbers": (lambda logits, x: logits.long(), "int64"),
     "complex": (lambda logits, x: logits.to(torch.complex64), "complex64"),
-    "one dimension": (lambda logits, x: logits[:, 0], r"returned shape \(12,\)"),
+    "one dimension": (lambda logits, x: logits[:, 0], r"returned shape \(4,\)"),
 }
 
 
