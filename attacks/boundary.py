@@ -33,7 +33,7 @@ from bench.types import Norm
 
 from .decisions import Decisions, search_in_parts
 from .directions import directions
-from .starting import NEAR_L2, starting_points
+from .starting import NEAR_L2, from_starts
 
 _BISECTIONS = 10
 _SUCCESS, _RATE = 0.2, 0.5
@@ -173,13 +173,7 @@ class Boundary:
 
         def search(decide: Decisions, clean: Tensor, rows: Tensor) -> Tensor:
             near = None if starts is None else starts[rows]
-            points, found = starting_points(decide, clean, NEAR_L2, near)
-            rows = found.nonzero()[:, 0]
-            if len(rows):
-                some = decide.select(rows)
-                points[rows] = self._walk(some, clean[rows], points[rows])
-                decide.passes[rows] += some.passes
-            return points
+            return from_starts(decide, clean, NEAR_L2, near, self._walk)
 
         return search_in_parts(model, x, y, context, self.votes, search)
 

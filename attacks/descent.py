@@ -291,7 +291,7 @@ class Walk:
         leaf = point.detach().requires_grad_()
         if self.rough:
             with torch.autocast(point.device.type, torch.bfloat16):
-                logits = self.goal(leaf.contiguous(memory_format=self.layout), noise).float()
+                logits = self.goal(leaf.contiguous(memory_format=self.layout), noise)
         else:
             logits = self.goal(leaf, noise)
         best.see(rows, point, logits, y, self.early_stop, self.goal.samples, idle)

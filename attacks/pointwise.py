@@ -27,7 +27,7 @@ from bench.types import Norm
 
 from .decisions import Decisions, search_in_parts
 from .groups import Groups
-from .starting import FEW_ENTRIES, starting_points
+from .starting import FEW_ENTRIES, from_starts
 
 
 @ATTACKS.register("pointwise-l0", norm=Norm.L0)
@@ -78,13 +78,7 @@ class Pointwise:
 
         def search(decide: Decisions, clean: Tensor, rows: Tensor) -> Tensor:
             near = None if starts is None else starts[rows]
-            points, found = starting_points(decide, clean, FEW_ENTRIES, near)
-            rows = found.nonzero()[:, 0]
-            if len(rows):
-                some = decide.select(rows)
-                points[rows] = self._search(some, clean[rows], points[rows])
-                decide.passes[rows] += some.passes
-            return points
+            return from_starts(decide, clean, FEW_ENTRIES, near, self._search)
 
         return search_in_parts(model, x, y, context, self.votes, search)
 

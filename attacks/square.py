@@ -124,7 +124,6 @@ class _Walk:
         logits = self.goal(self._images(self.point), self.draws)
         self.passes += self.open * logits.shape[1]
         self.context.progress(1)
-        logits = logits.float()
         return margins(logits, self.y).mean(dim=1), logits.abs().amax(dim=(1, 2))
 
     def _images(self, point: Tensor) -> Tensor:

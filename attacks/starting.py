@@ -75,6 +75,26 @@ FEW_ENTRIES: tuple[tuple[Kind, ...], tuple[float, ...]] = (
 )
 
 
+def from_starts(
+    decide: Decisions,
+    x: Tensor,
+    search: tuple[tuple[Kind, ...], tuple[float, ...]],
+    given: Tensor | None,
+    go_on: Callable[[Decisions, Tensor, Tensor], Tensor],
+) -> Tensor:
+    """Return what ``go_on`` makes of the starting points, ``(B, C, H, W)``.
+
+    It gets those images that have one: answers, clean images, starts. The others stay clean.
+    """
+    points, found = starting_points(decide, x, search, given)
+    rows = found.nonzero()[:, 0]
+    if len(rows):
+        some = decide.select(rows)
+        points[rows] = go_on(some, x[rows], points[rows])
+        decide.passes[rows] += some.passes
+    return points
+
+
 def starting_points(
     decide: Decisions,
     x: Tensor,
